@@ -4,17 +4,20 @@ Writes four tables into `data/` for page `pruning`. `pruning_criteria.csv`: nets
 their weights by each criterion, fine-tuned at seven rates; `pruning_shares.csv`: nets whose layers
 lose equal shares, what one threshold takes, or what a scan allows, at seven rates;
 `pruning_small.csv`: pruned nets, the same unpruned, both also in few bits, and small dense ones at
-four rates; `pruning_trunk.csv`: a residual net that loses channels by norm or by chance, and small
-nets from scratch, with as many epochs and with half of them, at five rates. The accuracy on
-held-out digits can choose a rate; the test images decide nothing.
+four rates, with the bytes of a packed file and with the test digits that are right;
+`pruning_trunk.csv`: a residual net that loses channels by norm or by chance, and small nets from
+scratch, with as many epochs and with half of them, at five rates. The accuracy on held-out digits
+can choose a rate; the test images decide nothing.
 """
 
 import copy
 import itertools
 import sys
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from studies import Row, judged, run_studies
 from torch import nn
@@ -43,13 +46,15 @@ from mpcourse.training.nets import lenet_300_100, linear_net
 COMMAND = "python data/pruning_study.py"
 LARGE = 300, 100
 SMALL = 44, 14  # a dense net that takes as many bytes as 90% zeros and the bits of their mask
-NARROW = 72, 20  # in 4 bits, no more bytes than 90% zeros in 4 bits, their mask packed
+NARROW = 82, 20  # in 4 bits and packed, no more bytes than 90% zeros in 4 bits and packed
+NARROWER = 72, 20  # not packed, no more bytes than 90% zeros in 4 bits, their mask packed
 # hidden sizes, and times as many epochs: in eight times as many the small net has done more work
-# than the large one, in four times as many the narrow one has done nearly as much
+# than the large one, in four times as many the narrower one has done nearly as much
 WAYS = {"pruned": (LARGE, 1), "small": (SMALL, 1), "more work": (SMALL, 8), "dense": (LARGE, 1)}
-WAYS |= {"narrow": (NARROW, 1), "narrow, longer": (NARROW, 4)}
+NEW = {"narrow": (NARROW, 1), "narrower": (NARROWER, 1), "narrower, longer": (NARROWER, 4)}
+WAYS |= NEW
 # of the same weights, rounded
-BITS = {"pruned": (4,), "dense": (4, 2), "narrow": (4,), "narrow, longer": (4,)}
+BITS = {"pruned": (4,), "dense": (4, 2), **dict.fromkeys(NEW, (4,))}
 SPARSITY = 0.98  # at which the criteria are compared
 # of a layer that a scan looks at; fewer where little is lost
 SHARES = (0, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995)
@@ -157,10 +162,53 @@ def compare_small(data: Data, seed: int, budget: Budget) -> list[Row]:
             if way == "pruned":
                 apply_masks(model, global_masks(magnitude(model), 0.9))
             train(model, digits, times * after, rate / 5)
-            nets = {f"{way}, {bits} bits": rounded(model, bits) for bits in BITS.get(way, ())}
-            for name, net in {way: model, **nets}.items():
-                rows.append({"way": name, "rate": rate, "seed": seed, **judged(digits, net)})
+            nets = {
+                f"{way}, {bits} bits": (rounded(model, bits), bits) for bits in BITS.get(way, ())
+            }
+            for name, (net, bits) in {way: (model, 32), **nets}.items():
+                row = {"way": name, "rate": rate, "seed": seed, **judged(digits, net)}
+                row["packed"] = packed_bytes(model, bits)
+                rows.append(row | {"right": right_digits(data, net)})
     return rows
+
+
+@torch.no_grad()
+def right_digits(data: Data, model: nn.Module) -> str:
+    """A bit for each test digit, 1 where the net is right, after an x in hexadecimal."""
+    right = torch.cat([model(images).argmax(1) == labels for images, labels in data.test])
+    return "x" + np.packbits(right.cpu().numpy()).tobytes().hex()
+
+
+@torch.no_grad()
+def packed_bytes(model: nn.Module, bits: int) -> int:
+    """The bytes of a net in so many bits, packed by zlib: the shorter of two ways.
+
+    Every value; or a mask, and the values that are not zero. A row has a scale and a bias besides.
+    """
+    layers = [each for each in permanent_copy(model).modules() if isinstance(each, nn.Linear)]
+    rest = sum(4 * len(layer.bias) * (1 + (bits < 32)) for layer in layers)
+    if bits == 32:
+        values = torch.cat([layer.weight.flatten() for layer in layers]).cpu().numpy()
+        kinds = values.view(np.uint8).reshape(-1, 4)
+    else:
+        whole = [whole_numbers(layer.weight, bits)[0].flatten() for layer in layers]
+        values = torch.cat(whole).cpu().numpy()
+        kinds = (values + 2 ** (bits - 1)).astype(np.uint8)[:, None] << (8 - bits)
+    stream = np.unpackbits(kinds, axis=1)[:, :bits]
+    every = packed(stream)
+    return rest + min(every, packed(values != 0) + packed(stream[values != 0]))
+
+
+def packed(bits: np.ndarray) -> int:
+    """How many bytes zlib makes of them."""
+    return len(zlib.compress(np.packbits(bits).tobytes(), 9))
+
+
+def whole_numbers(weight: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A weight as whole numbers of so many bits, and the scale of each row."""
+    largest = 2 ** (bits - 1) - 1
+    scales = my_best_scales(weight, largest)
+    return (rounded_to(weight, scales, largest) / scales[:, None]).round(), scales
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import replace
+from itertools import groupby
 
 from mpcourse.exercises.exercise import Exercise, NotYet, borrowed, call_for_numbers, refuse
 from mpcourse.transformer import Cluster, DecoderSizes, Layout, step_seconds
@@ -12,7 +13,7 @@ HOSTS = Cluster(inside=3e8, between=2e7, moved=7e8)  # 8 ranks in a host
 
 def named(layout):
     """A layout in words."""
-    words = f"{layout.tensor} tensor x {layout.data} data x {layout.pipeline} pipeline"
+    words = f"{layout.tensor} tensor x {layout.pipeline} pipeline x {layout.data} data"
     words += f", {layout.chunks} chunks" * (layout.chunks > 1)
     return words + f", sharded={layout.sharded}" * (layout.sharded > 0)
 
@@ -111,8 +112,9 @@ check_layer_sums = Exercise(
             SPEED + some for some in ("1", '(1 / layout.speed("tensor", cluster))')
         ],
         "`layout.speed` gives bytes, not bits, per second, and seconds are asked for.": [
-            SPEED + f'(layout.speed("tensor", cluster) / {unit})' for unit in ("8", "1e9", "1e3")
+            SPEED + f'(layout.speed("tensor", cluster) / {unit})' for unit in ("8", "1e9")
         ],
+        "These are milliseconds: return seconds.": lambda *given: 1e3 * my_layer_sums(*given),
         "16 tensor ranks leave the host: ask `layout.speed`.": SPEED + "cluster.inside",
         "These ranks stand in one host: ask `layout.speed`.": SPEED + "cluster.between",
         "Three do not divide a host of eight, so some group spans two hosts: ask `layout.speed`.": (
@@ -182,6 +184,7 @@ check_held = Exercise(
     wrong={
         "With sharded=0 data ranks hold copies of the states.": [
             ADAM + "d",
+            WEIGHTS + "d",
             (WEIGHTS + "d", ADAM + "d"),
         ],
         "sharded=1 shares Adam's numbers over the data ranks, and nothing else.": [
@@ -236,6 +239,8 @@ check_held = Exercise(
             "last = => last = min(p, batch // d) *",
             "first, last) => first, min(p, batch // d) * last)",
             '+ parts["logits"] => + min(p, batch // d) * parts["logits"]',
+            'last = parts["inputs"] => last = p * parts["inputs"]',
+            'last = parts["inputs"] => last = min(p, batch // d) * parts["inputs"]',
         ],
         "`inputs` are of all blocks of a rank, whatever its chunks.": (
             'parts["inputs"] => parts["inputs"] / layout.chunks'
@@ -317,13 +322,19 @@ check_factor = Exercise(
         ([(40.0, 2.0, 65.0), (26.0, 6.0, 65.0), (52.0, 3.0, 70.0), (48.0, 2.0, 81.0)],),
         ([(50.0, 7.0, 84.0), (33.0, 6.0, 82.0), (15.0, 7.0, 59.0)],),
         ([(10.0, 1.0, 30.0), (10.0, 3.0, 70.0)],),
+        ([(16.0, 7.0, 110.0), (18.0, 1.0, 84.0), (46.0, 6.0, 76.0), (44.0, 6.0, 113.0)],),
     ],
     given=lambda runs: f"runs (rest, sums, took) {runs}",
     hint="For each factor: a ratio of every run, the largest over the smallest; then `min`.",
     wrong={
-        "One factor may miss all runs alike: compare ratios, not the errors.": [
+        "One factor may miss all runs alike: no ratio need be near 1. Compare the largest with the "
+        "smallest.": [
             LEAST + "sum(abs(ratio - 1) for ratio in ratios)",
             LEAST + "max(abs(ratio - 1) for ratio in ratios)",
+            LEAST + "abs(sum(ratios) / len(ratios) - 1)",
+            LEAST + "abs(sum(ratios) - len(ratios))",
+        ],
+        "One factor may miss all runs alike: compare ratios, not the errors.": [
             (RATIOS + "abs(took - rest - factor * sums)", LEAST + "sum(ratios)"),
             (RATIOS + "took - rest - factor * sums", LEAST + "abs(sum(ratios))"),
             (RATIOS + "took - rest - factor * sums", LEAST + "(max(ratios) - min(ratios))"),
@@ -338,6 +349,8 @@ check_factor = Exercise(
                 "(max(ratios) - min(ratios))",
                 "(1 / min(ratios) - 1 / max(ratios))",
                 "max(ratios) / (sum(ratios) / len(ratios))",
+                "(max(ratios) - min(ratios)) / sorted(ratios)[len(ratios) // 2]",
+                "(max(ratios) - min(ratios)) / (sum(ratios) / len(ratios))",
                 "sum((ratio - sum(ratios) / len(ratios)) ** 2 for ratio in ratios)",
             )
         ],
@@ -357,12 +370,16 @@ check_factor = Exercise(
                 "range(16)",
                 "range(1, 11)",
                 "range(2, 16)",
+                "range(1, 17)",
                 "range(1, 100)",
             )
         ],
         "Of equal factors the smallest.": "range(1, 16) => range(15, 0, -1)",
-        "Return the factor, not its spread.": "return min( => return spread(min(range(1, 16), "
-        "key=spread)) or min(",
+        "Return the factor, not its spread.": [
+            "return min( => return spread(min(range(1, 16), key=spread)) or min(",
+            "min(range(1, 16), key=spread) => [spread(n) for n in range(1, 16)]",
+            "min(range(1, 16), key=spread) => {n: spread(n) for n in range(1, 16)}",
+        ],
         "For each factor: a ratio": lambda runs: 3.5,
         "That is one too small: an index counts from 0, the factors from 1.": (
             "key=spread) => key=spread) - 1"
@@ -403,7 +420,8 @@ def by_name(attempt, *case):
         raise NotYet("Return a list: its order counts.")
     if not all(isinstance(it, Layout) for it in outcome or ()):
         raise NotYet("List the layouts, not their seconds, names or numbers of ranks.")
-    return outcome and [named(it) for it in outcome]
+    alike = groupby(outcome or (), key=case[0].get)  # equal seconds: in either order
+    return outcome and [name for _, each in alike for name in sorted(map(named, each))]
 
 
 def as_words(told, needed, most, band):
@@ -423,6 +441,7 @@ check_to_run = Exercise(
         offer("4 2 8 12.5 40, 8 1 8 10 20, 2 16 2 11 9, 8 2 4 15 35, 1 64 1 13 64, 4 1 16 14 45"),
         offer("2 4 8 12 70, 8 4 2 10 80"),
         offer("2 4 8 10 45, 4 4 4 12.5 30, 8 4 2 11 40, 8 8 1 9 60, 1 16 4 8 70", 50, 1.2),
+        offer("2 4 8 12 45, 4 4 4 10 30, 8 4 2 12 40"),
     ],
     given=as_words,
     play=by_name,
@@ -478,6 +497,13 @@ check_to_run = Exercise(
             IN_ORDER + "needed.get) if",
             IN_ORDER + "lambda it: (it != fitting[0], needed[it])) if",
         ],
+        "Two layouts may take equal seconds: list both.": [
+            "in fitting if => in {told[it]: it for it in fitting}.values() if",
+            "in fitting if => in {told[it]: it for it in fitting[::-1]}.values() if",
+            lambda told, needed, most, band: (
+                lambda by: [by[s] for s in sorted(by) if s <= band * min(by)]
+            )({told[it]: it for it in told if needed[it] <= most}),
+        ],
         "The first stands in the list twice.": "return [ => return fitting[:1] + [",
         "That is the first alone: the others within the band follow.": (
             "in fitting if => in fitting[:1] if"
@@ -489,6 +515,9 @@ check_to_run = Exercise(
         ],
         "Where nothing fits, the list is empty, and not None.": (
             lambda *given: my_to_run(*given) or None
+        ),
+        "Nothing fits here: the list stays empty.": (
+            lambda told, *given: my_to_run(told, *given) or sorted(told, key=told.get)[:1]
         ),
         "Return a list": lambda *given: {*my_to_run(*given)},
         "Those that fit; of these": lambda *given: [Layout()],

@@ -50,12 +50,14 @@ def with_a_memory(attempt, entry, operations):
     lines = attempt(entry, operations)
     if lines is None:
         return None
+    if inspect.isgenerator(lines):
+        lines = [*lines]
     if not isinstance(lines, list | tuple) or not all(isinstance(each, str) for each in lines):
         raise NotYet("Return a list of lines, each a text: ['x = numbers[i]', ...].")
     if any(each.lstrip().startswith("for ") for each in lines):
         raise NotYet("The loop is written around your lines: return the step inside it.")
-    if any(set(each) & {"#", ":"} for each in lines):
-        raise NotYet("C++ reads your lines: leave comments (#) and types (:) out.")
+    if any(re.search("[#:]|//", each) for each in lines):
+        raise NotYet("C++ reads your lines: leave comments (# or //) and types (:) out.")
     if any("\n" in each.strip() for each in lines):
         raise NotYet("One of your texts has two lines: give each line a text of its own.")
     if kept := {*re.findall(r"\b\w+", " ".join(lines))} & CPP:
@@ -63,7 +65,8 @@ def with_a_memory(attempt, entry, operations):
     numbers, result = Memory([5.0, 7.0]), Memory([None, None])
     for i in range(2):
         try:
-            exec("\n".join(lines), {"numbers": numbers, "result": result, "i": i})
+            step = re.sub(C_FLOAT, r"\1", "\n".join(lines))
+            exec(step, {"numbers": numbers, "result": result, "i": i})
         except SyntaxError as error:
             text = "\n".join(lines).splitlines()[(error.lineno or 1) - 1]
             line = f"one of your lines: {text.strip()}"
@@ -80,6 +83,7 @@ def with_a_memory(attempt, entry, operations):
     return {"result": stored, "loads": loads / 2, "stores": result.stores / 2}
 
 
+C_FLOAT = r"\b(\d+(?:\.\d*|e[-+]?\d+)+)f\b"  # 3.0f, a constant as C++ writes it
 BEFORE = "A name gets its number before it is used; in an f-string, braces fill it in."
 CPP = {*"auto bool case char delete int long new register short switch this void".split()}
 STORE_EACH = '} {right}") => } {right}"); lines.append(f"result[i] = {name}")'
@@ -92,7 +96,7 @@ check_kernel = Exercise(
         ("x_0", [("mul", "x_0", "*", 3.0)]),
         ("x_0", [("sub", "x_0", "-", 3.0)]),
         ("x_0", [("mul", "x_0", "*", 3.0), ("add", "mul", "+", 1.0)]),
-        ("l_y_", [("sub", 1.0, "-", "l_y_"), ("mul", "sub", "*", 0.5)]),
+        ("l_y_", [("sub", 1.0, "-", "l_y_"), ("mul", "sub", "*", 0.0625)]),
         ("l_y_", [("mul", "l_y_", "*", "l_y_"), ("add", "mul", "+", "l_y_")]),
         ("x_0", [("sub", "x_0", "-", 2.0), ("mul", "sub", "*", 3.0), ("add", "mul", "+", "sub")]),
     ],
@@ -131,6 +135,15 @@ check_kernel = Exercise(
             "{left} {sign} {right} => {right} {sign} {left}"
         ),
         "Each operation has a sign of its own.": "{sign} => *",
+        "A constant needs all its digits: put it into the line as it is, without a format.": [
+            lambda entry, operations: my_kernel(
+                entry,
+                [[f"{x:.1f}" if type(x) is float else x for x in each] for each in operations],
+            ),
+            lambda entry, operations: my_kernel(
+                entry, [[round(x) if type(x) is float else x for x in each] for each in operations]
+            ),
+        ],
         "The left side may be a number, or an earlier result.": [
             "{name} = {left} => {name} = {entry}",
             ("{name} = {left} => {entry} = {entry}", "result[i] = {name} => result[i] = {entry}"),
@@ -156,6 +169,7 @@ check_kernel = Exercise(
         "lines: return": 'f"result[i] = {name}"] => f"return {name}"]',
         "C++ reads your lines": [
             '{right}") => {right}  # step")',
+            '{right}") => {right}  // step")',
             'append(f"{name} => append(f"{name}: float',
         ],
         "for itself": lambda entry, operations: [
@@ -167,7 +181,13 @@ check_kernel = Exercise(
         "writes texts and numbers": '(f"{name} = {left} {sign} => (name + " = " + left + f"{sign}',
         "return your lines as text": lambda entry, operations: [numbers[i] for i in range(2)],  # noqa: F821
     },
-    also_right=[one_expression],
+    also_right=[
+        one_expression,
+        lambda entry, operations: (line for line in my_kernel(entry, operations)),
+        lambda entry, operations: [
+            re.sub(r"\d+\.\d+", r"\g<0>f", line) for line in my_kernel(entry, operations)
+        ],
+    ],
 )
 
 # 2. What the kernel takes for granted
@@ -187,7 +207,8 @@ def my_holds(x):
 def of_the_tensor(attempt, text):
     """What is said of a tensor that is written as torch's code."""
     answer = attempt(eval(text, {"torch": torch}))
-    if isinstance(answer, str | torch.Tensor):
+    one = isinstance(answer, torch.Tensor) and answer.dtype == torch.bool and not answer.dim()
+    if isinstance(answer, str | torch.Tensor) and not one:
         raise NotYet("Return True or False.")
     return None if answer is None else bool(answer)
 
@@ -265,11 +286,12 @@ check_holds = Exercise(
             f"return floats and => return floats and bool({what}.all()) and"
             for what in ("(x >= 0)", "x.isfinite()")
         ],
-        "Return True or False.": [lambda x: x, lambda x: "float32"],
+        "Return True or False.": [lambda x: x, lambda x: x >= 0, lambda x: "float32"],
     },
     also_right=[
         "in_a_row = x.dim() == 1 and x.is_contiguous() => in_a_row = x.stride() == (1,)",
         "x.dim() == 1 => x.dim() > 0 and x.numel() == len(x)",  # n x 1 is a row, too
+        lambda x: torch.tensor(my_holds(x)),
     ],
 )
 
@@ -277,6 +299,7 @@ check_holds = Exercise(
 
 LOOKS = "somewhere Python has to look at a value (`if`, `print`, `.item()`, `bool()`, an index)."
 OTHER_TYPE = "The result has another dtype: give back numbers of the rows' own type."
+NO_GRADIENT = "The result has lost its gradient: leave detach(), .data and no_grad() out."
 CHOOSE = "torch.where chooses without looking."
 REFUSALS = (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError)
 
@@ -289,16 +312,23 @@ def my_fork(rows):
     return torch.where(rows.sum() > 0, rows + 1, rows - 1)
 
 
-def eager_or_compiled(attempt, numbers, compiled):
+def eager_or_compiled(attempt, numbers, how):
     """What comes out; compiled, two batches go through, and there may be one graph only."""
-    rows = torch.tensor(numbers)
-    if not compiled:
+    rows = torch.tensor(numbers, dtype=torch.float64 if how == "in float64" else None)
+    if how != "compiled":
+        rows.requires_grad_(how == "with a gradient")
+        before = rows.detach().clone()
         outcome = attempt(rows)
-        if not torch.equal(rows, torch.tensor(numbers)):
+        if not torch.equal(rows, before):
             raise NotYet("The rows that were handed in have changed: return a new tensor.")
         if getattr(outcome, "is_floating_point", bool)() and outcome.dtype != rows.dtype:
             raise NotYet(OTHER_TYPE)
-        return outcome
+        if not rows.requires_grad or outcome is None:
+            return outcome
+        if not getattr(outcome, "requires_grad", False):
+            raise NotYet(NO_GRADIENT)
+        outcome.sum().backward()
+        return {"result": outcome.detach(), "gradient": rows.grad}
     graphs = []
 
     def backend(graph, inputs):
@@ -331,18 +361,25 @@ check_one_graph = Exercise(
     my_fork,
     read_again='"Which way does an if go?"',
     cases=[
-        ([1.0, 2.0], False),
-        ([-1.0, -2.0], False),
-        ([3.0, -1.0], False),
-        ([-3.0, 1.0], False),
-        ([0.0, 0.0], False),
-        ([0.5, -0.25], False),
-        ([0.05, 0.0], False),
-        ([[1.0, 2.0], [-4.0, 0.5]], False),
-        ([[-1.0, -2.0], [4.0, 0.5]], False),
-        ([[1.0, 1.0], [-1.0, -1.0]], True),
+        ([1.0, 2.0], ""),
+        ([-1.0, -2.0], ""),
+        ([3.0, -1.0], ""),
+        ([-3.0, 1.0], ""),
+        ([0.0, 0.0], ""),
+        ([2.0, -2.0], ""),
+        ([0.5, -0.25], ""),
+        ([0.05, 0.0], ""),
+        ([1e-30, 0.0], ""),
+        ([[1.0, 2.0], [-4.0, 0.5]], ""),
+        ([[-1.0, -2.0], [4.0, 0.5]], ""),
+        ([1.0, 2.0], "in float64"),
+        ([1.0, 2.0], "with a gradient"),
+        ([-1.0, -2.0], "with a gradient"),
+        ([[1.0, 1.0], [-1.0, -1.0]], "compiled"),
     ],
-    given=lambda numbers, compiled: f"{numbers}" + ", one after the other, compiled" * compiled,
+    given=lambda numbers, how: f"{numbers} {how}".strip().replace(
+        " compiled", ", one after the other, compiled"
+    ),
     play=eager_or_compiled,
     errors={
         r"where.. received .* got \(bool": "The condition has to be a tensor: leave bool() out.",
@@ -354,7 +391,12 @@ check_one_graph = Exercise(
     correct="All cases agree, also those that the page does not show, and there is one graph.",
     wrong={
         "A sum of 0 is not above 0.": "> 0 => >= 0",
-        "A sum between 0 and 1 is above 0.": ["> 0 => > 1", "> 0 => > 0.1", "sum() => sum().int()"],
+        "A sum between 0 and 1 is above 0.": [
+            "> 0 => > 1",
+            "> 0 => > 0.1",
+            "> 0 => > 1e-3",
+            "sum() => sum().int()",
+        ],
         "Each value, row or column has decided for itself: the sum of all decides.": [
             "rows.sum() => rows",
             "sum() => sum(0)",
@@ -365,13 +407,20 @@ check_one_graph = Exercise(
             "rows.sum() => rows[0]",
         ],
         "That is the step alone: add it to the rows.": "rows + 1, rows - 1 => 1.0, -1.0",
-        "At a sum of 0, sign() is 0: the else-branch is minus 1.": (
+        "At a sum of 0, your step is 0 (so is sign()): the else-branch is minus 1.": (
             lambda rows: rows + rows.sum().sign()
+        ),
+        "At a sum of 0, neither of your conditions holds: one has to include 0, the else-branch.": (
+            lambda rows: (rows + 1) * (rows.sum() > 0) + (rows - 1) * (rows.sum() < 0)
         ),
         "clamp() leaves a sum between -1 and 1 as it is: the step is always a whole 1.": (
             lambda rows: rows + rows.sum().clamp(-1, 1)
         ),
         "The branches are swapped: torch.where(condition, if true, if false).": "> 0 => <= 0",
+        "abs() or a square takes the signs away: sum up the rows as they are.": [
+            "rows.sum() => rows.abs().sum()",
+            "rows.sum() => rows.square().sum()",
+        ],
         "One branch has been taken, as a trace would.": ["- 1 => + 1", "+ 1 => - 1"],
         LOOKS: [
             lambda rows: rows + 1 if rows.sum() > 0 else rows - 1,
@@ -387,7 +436,19 @@ check_one_graph = Exercise(
             "rows + 1, rows - 1 => rows.add_(1), rows.sub_(1)"
         ),
         "leave bool() out": "rows.sum() > 0 => bool(rows.sum() > 0)",
-        OTHER_TYPE: "rows + 1, rows - 1 => (rows + 1).double(), (rows - 1).double()",
+        OTHER_TYPE: [
+            "rows + 1, rows - 1 => (rows + 1).double(), (rows - 1).double()",
+            "rows - 1) => rows - 1).float()",
+        ],
+        NO_GRADIENT: [
+            "rows + 1, rows - 1 => rows.data + 1, rows.data - 1",
+            "rows - 1) => rows - 1).detach()",
+            torch.no_grad()(my_fork),
+        ],
+        "The gradient passes through both branches: one of yours is cut off from the rows.": [
+            "rows - 1 => rows.detach() - 1",
+            "rows + 1 => rows.detach() + 1",
+        ],
         "have changed": lambda rows: rows.add_(2 * (rows.sum() > 0) - 1),
     },
     also_right=[

@@ -31,6 +31,7 @@ GROUP = "Pass `group=group` to each message."
 CUT_AND_JOIN = "Cut along `cut`, send piece r to rank r alone, and join what came along `join`."
 OWN_TYPE = "The numbers have another dtype than `x`: send and return them in its own."
 BYTES = "The result is right, the bytes are not: send each number once, only to the rank it is for."
+CHANGED = "`x` itself was changed: leave it as it is."
 NEVER_SENT = "Nobody sent these numbers: receive into the first argument, and wait for it."
 STACKED = "torch.stack(x.chunk(group.size(), cut)) => "
 VIEW = (
@@ -60,8 +61,10 @@ def there_and_back(attempt, ranks, batch, heads, rows, columns):
         found, sent = [], 0
         for x, dimensions in zip(each, ((1, 2), (2, 1)), strict=True):
             with Counted() as counted:
-                found.append(attempt(x[group.rank()].double(), group, *dimensions))
+                found.append(attempt(mine := x[group.rank()].double(), group, *dimensions))
             sent += counted.sent(ranks)
+            if not torch.equal(mine, x[group.rank()].double()):
+                raise NotYet(CHANGED)
         if not all(isinstance(one, torch.Tensor) for one in found):
             raise NotYet(f"got {short(found[0])}", ONE_TENSOR)
         if any(one.dtype != torch.float64 for one in found):
@@ -127,6 +130,7 @@ check_trade = Exercise(
                 join,
             ),
         ],
+        CHANGED: "return torch.cat => x.zero_(); return torch.cat",
         JOINED: ["*received => *received.flip(0)", "*received => *received.roll(-group.rank(), 0)"],
         "The pieces still lie on a dimension of their own: join them along `join`.": [
             "torch.cat([*received], join) => received",
@@ -191,6 +195,9 @@ ALL = "on(query, => on(everywhere(query, group),", "places[group.rank()] => torc
 IN_A_ROW = " => mine, theirs = group.rank() * len(places[0]) + torch.arange(len(places[0]))"
 BOTH = "everywhere(key, group), everywhere(value, group) => "
 HOME = "Keys and values need their gradients, from all ranks: gather them by `everywhere`."
+NO_HOME = "Nothing brings gradients home: gather keys and values by `everywhere`."
+BOOLEAN = "torch refuses a mask of whole numbers: pass `seen` as it is, true or false."
+GRADIENTS = "The output is right, and not each gradient: each key and value needs its own."
 sdpa = nn.functional.scaled_dot_product_attention
 attention = partial(sdpa, enable_gqa=True)
 everywhere = partial(copy_to_ranks, sequence=True)  # backward, gradients add up at home
@@ -214,6 +221,9 @@ def over_ranks(attempt, axes, order, causal):
     pieces = torch.arange(4 * ranks).view(2 * ranks, 2)
     own = [[r, -1 - r] if order == "zigzag" else [2 * r, 2 * r + 1] for r in range(ranks)]
     places = [pieces[each].flatten() for each in own]
+    if order == "any order":
+        shuffled = torch.randperm(4 * ranks, generator=torch.Generator().manual_seed(0))
+        places = [*shuffled.chunk(ranks)]
     heads = [2 * columns * each for each in (3, 1, 1, 3)]  # of each of the four
     *whole, gradient = drawn(ranks, *[(1, each, 4 * ranks, 3) for each in heads])
 
@@ -228,7 +238,9 @@ def over_ranks(attempt, axes, order, causal):
                 in_fewer_heads = output.shape[1] < mine[0].shape[1]
                 words = STAY if not row else BACK if in_fewer_heads else TRADED
                 raise NotYet(f"got {short(output)}", words)
-            found = torch.autograd.grad(output, mine, gradient[:, :, own])
+            found = torch.autograd.grad(output, mine, gradient[:, :, own], allow_unused=True)
+        pairs = zip(mine, found, strict=True)
+        found = [torch.zeros_like(x) if each is None else each for x, each in pairs]
         sizes = [columns if each.kind == "all-to-all" else rows for each in counted.messages]
         sent = sum(each.sent(size) for each, size in zip(counted.messages, sizes, strict=True))
         return output.detach(), *found, torch.tensor(float(sent))
@@ -243,16 +255,32 @@ def first_other(outcome, expected):
     return [f"wrong: {', '.join(wrong)}"]
 
 
+def right_but(words, else_words):
+    """What to say if only the bytes are wrong, if gradients are, or the output."""
+
+    def hint(found, right):
+        wrong = [name for name in right if not same(found[name], right[name])]
+        return else_words if "output" in wrong else words if wrong == ["bytes sent"] else GRADIENTS
+
+    return hint
+
+
 NO_LIST = "'list' and 'Tensor'|'Tensor' and 'list'|'list' object has no attribute '(un|arg|sort|to)"
 
 check_gathered_keys = Exercise(
     my_gather,
     read_again='"Gathered keys"',
-    cases=[(2, "order", False), (2, "order", True), (3, "zigzag", True), (1, "order", True)],
+    cases=[
+        (2, "order", False),
+        (2, "order", True),
+        (3, "zigzag", True),
+        (2, "any order", True),
+        (1, "order", True),
+    ],
     given="{} rank(s), tokens in {}, causal={}",
     play=over_ranks,
     compared=first_other,
-    hint=lambda found, right: ONCE if same(found["output"], right["output"]) else SEEN,
+    hint=right_but(ONCE, SEEN),
     wrong={
         "Where `causal` is true a token sees itself and those before it: that takes a mask.": (
             "attn_mask=seen => attn_mask=None"
@@ -300,6 +328,10 @@ check_gathered_keys = Exercise(
         "`seen` is true or false. Numbers in a mask are added to the scores.": (
             "attn_mask=seen => attn_mask=seen if seen is None else seen.double()"
         ),
+        BOOLEAN: "attn_mask=seen => attn_mask=seen if seen is None else seen.long()",
+        "A row of the mask for each query, in their order: leave `mine` unsorted.": (
+            "theirs <= mine.unsqueeze(1) => theirs <= mine.sort().values.unsqueeze(1)"
+        ),
         "True is where a query sees a key.": "theirs <= mine => theirs > mine",
         "A query sees what stands before it, not after it.": "theirs <= mine => theirs >= mine",
         "Divide scores by the root of c, as `attention` does.": "n(query, k => n(query * 3**0.5, k",
@@ -325,11 +357,21 @@ check_gathered_keys = Exercise(
         "Scores are of queries with keys: keys come before values.": (
             "(query, keys, values, => (query, values, keys,"
         ),
+        "Values are gathered from `value`, not from `key`.": (
+            "everywhere(value, group) => everywhere(key, group)"
+        ),
+        "Keys come from `key`, not from `value`.": (
+            "everywhere(key, group) => everywhere(value, group)"
+        ),
         HOME: "everywhere(key, group) => everywhere(key.detach(), group)",
+        NO_HOME: lambda query, key, value, places, group, causal: my_gather(
+            query.detach(), key.detach(), value.detach(), places, group, causal
+        ),
         "`torch.cat` joins it": "mine.unsqueeze(1) => places.unsqueeze(1)",
     },
     errors={
-        "used in the graph|does not require grad|is not counted": HOME,
+        "does not require grad|is not counted": NO_HOME,
+        "attn_mask dtype": BOOLEAN,
         "dimension 1": "Heads of queries share heads of keys: `attention` knows, `sdpa` does not.",
         "the size of tensor|expanded size|broadcast": A_ROW,
         "Default process group|'NoneType' object has no attribute 'size'": GROUP,
@@ -375,7 +417,7 @@ check_grid = Exercise(
     given="a grid of {} (rows, columns), tokens in {}, causal={}",
     play=over_ranks,
     compared=first_other,
-    hint=lambda found, right: FEWEST if same(found["output"], right["output"]) else IN_TURN,
+    hint=right_but(FEWEST, IN_TURN),
     wrong={
         "Pass `causal` on.": [
             "column, causal) => column, False)",
@@ -417,6 +459,10 @@ check_grid = Exercise(
             "row, 2, 1) => row, 1, 2)",
         ],
         WITHIN: "rows, column, causal) => rows, distributed.group.WORLD, causal)",
+        "`is_causal` fits the first row alone: leave the mask to `gather`, with places.": (
+            "gather(*inside, rows, column, causal) => attention(inside[0], "
+            "*(everywhere(each, column) for each in inside[1:]), is_causal=causal)"
+        ),
         "Nothing was gathered: queries meet keys of the other rows, too.": (
             "gather(*inside, rows, column, causal) => attention(*inside, is_causal=causal)"
         ),
@@ -504,6 +550,7 @@ check_sent = Exercise(
             "rows * key_width => rows * width",
             "- 2) * block => - 2) * 2 * rows * width",
             "2 * rows * width + block => 4 * rows * width",
+            "2 * others * block => 4 * others * rows * width",
         ],
         "Trade: a rank keeps an n-th of each tensor, and sends the rest.": [
             " * others / ranks => ",

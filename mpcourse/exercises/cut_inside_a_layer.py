@@ -5,7 +5,7 @@ import time
 import torch
 from torch import distributed, nn
 
-from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, same, short
+from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, leaving_alone, same, short
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import Counted
 from mpcourse.transformer.tensor_parallel_functions import reduce_from_ranks  # noqa: F401
@@ -30,12 +30,14 @@ def mlp(rank, ranks):
 UP_COLUMNS = "up_weight[own] => up_weight.tensor_split(ranks, 1)[rank]"
 DOWN_ROWS = "down_weight[:, own] => down_weight.tensor_split(ranks)[rank]"
 BIAS = "up_bias[own] => up_bias"
+UNCHANGED = "An input was changed: take parts, and leave what you are given as it is."
 
 check_mlp_parts = Exercise(
     my_parts,
     read_again='"Which cut may come before GELU?"',
     cases=[mlp(0, 2), mlp(1, 2), mlp(2, 3), mlp(0, 1)],
     given="width 4, 6 inner numbers, rank {3} of {4}",
+    play=leaving_alone(UNCHANGED),
     hint="Three parts: what makes and takes a rank's inner numbers, and rank 0 has the first.",
     wrong={
         "nn.Linear stores W transposed: the columns of W are the rows of `weight`.": [
@@ -45,6 +47,11 @@ check_mlp_parts = Exercise(
         "These are halves: there may be more ranks than two, or one alone.": "// ranks => // 2",
         "Each output of `up` has its own number of the bias.": BIAS,
         "A rank has len(up_bias) // ranks inner numbers.": "len(up_bias) => up_weight.shape[1]",
+        "Inner numbers are columns of `down_weight`: count `shape[1]`; `len` counts rows.": (
+            "_weight[:, own] => _weight[:, slice(*(n * len(down_weight) // ranks "
+            "for n in (rank, rank + 1)))]"
+        ),
+        UNCHANGED: "return up_weight => down_weight.mul_(2)\n    return up_weight",
         "A bias is cut like the outputs, not divided.": [f"{BIAS} / ranks", f"{BIAS}[own] / ranks"],
         "The sum would be right, but neighbours belong together here: one day they are a head.": (
             "slice(rank * inner // ranks, (rank + 1) * inner // ranks) => slice(rank, None, ranks)"
@@ -83,6 +90,7 @@ NOT_SENT = "On the way in, nothing is sent: all have `x`. On the way out, all ge
 LATE = "With async_op=True the sum comes later: call `wait()` on what it returns, then go on."
 BY_NAME = "`all_reduce` takes the operation second: name the group, as in `group=group`."
 ENOUGH = "Right numbers, but one message forward and one backward are enough."
+TO_ONE = "`reduce` gives the sum to one rank alone: here all ranks need it."
 KEEP_GROUP = "In `forward`, keep the group for the backward: `ctx.group = group`."
 
 
@@ -204,6 +212,7 @@ check_ends = Exercise(
             "MyLeave.apply(gradient, ctx.group) => "
             "distributed.all_reduce(gradient, group=ctx.group) or gradient"
         ),
+        TO_ONE: ("all_reduce(total, group=group) => reduce(total, group=group, group_dst=0)", BACK),
         LATE: "all_reduce(total, group=group) => all_reduce(total, group=group, async_op=True)",
         ONE_EACH: "ctx.group), None => ctx.group)",
         ORDER: "return gradient, None => return None, gradient",
@@ -226,6 +235,7 @@ check_ends = Exercise(
         "resolve the process group": "Call `distributed.all_reduce(tensor, group=group)` itself.",
         "AllreduceOptions": BY_NAME,
         "Default process group": "Each message goes to a group: `group=group`, or `ctx.group`.",
+        r"c10d\.reduce_ ": TO_ONE,
         "'NoneType'": "`all_reduce` returns None: return the tensor that it has replaced.",
         "not registered": NOT_SENT,
         "[Ss]hapes? ": "`x` enters whole; what leaves is a sum, as large as an addend.",
@@ -258,6 +268,11 @@ def heads_of(heads, key_heads, rank, ranks):
 
 
 READ = "own.start // sharing, (own.stop - 1) // sharing + 1"
+QUOTIENT = "Ranks may be more than key heads, or fewer: a quotient of the two (`//`) may be 0."
+PER_KEY_HEAD = (
+    "return mine => each = query[own].chunk(len(key[read])), key[read], value[read]\n    return "
+    "torch.cat([t.reshape(-1, fused.shape[1]) for group in zip(*each) for t in group])"
+)
 HEAD = "A head is `columns` rows of `fused`, not one row: count rows, or unflatten into heads."
 OUT_WEIGHT = "out_weight.unflatten(1, (-1, columns))[:, own].flatten(1)"
 
@@ -298,11 +313,17 @@ check_attention_parts = Exercise(
             "key[read], value[read] => value[read], key[read]",
             "query[own], key[read] => key[read], query[own]",
             "key[read], value[read] => torch.stack([key[read], value[read]], 1).flatten(0, 1)",
+            "query[own], key[read], value[read] => key[read], value[read], query[own]",
+            PER_KEY_HEAD,
         ],
         "Two matrices, first of `fused`, then of `out_weight`; rows stay rows.": [
             *(".flatten(0, 1)\n => \n", "mine, => mine.T,", f"{OUT_WEIGHT} => {OUT_WEIGHT}.T"),
             f"mine, {OUT_WEIGHT} => {OUT_WEIGHT}, mine",
         ],
+        "Cut rows of `fused`: its columns meet the input, and each rank has all of that.": (
+            "return mine => return fused.chunk(ranks, 1)[rank]"
+        ),
+        QUOTIENT: f"{READ} => rank // (ranks // key_heads), rank // (ranks // key_heads) + 1",
         HEAD: "fused.unflatten(0, (-1, columns)).split => fused.split",
         "Neighbouring query heads share a key head: of 4 heads on 2, 0 and 1 read the first.": [
             f"slice({READ}) => sorted({{h % key_heads for h in range(heads)[own]}})",
@@ -328,7 +349,7 @@ check_attention_parts = Exercise(
             f"{OUT_WEIGHT} => {each}" for each in ("out_weight.chunk(ranks)[rank]", "out_weight")
         ],
     },
-    errors={"split_sizes": HEAD},
+    errors={"split_sizes": HEAD, "ZeroDivisionError": QUOTIENT},
     also_right=[
         f"slice({READ}) => sorted({{h // sharing for h in range(heads)[own]}})",
         lambda *given: [part.numpy() for part in my_attention_parts(*given)],
@@ -365,6 +386,10 @@ check_step_bytes = Exercise(
         "Each block sends; the ends and the loss send once, however many blocks.": [
             *("+ 2) * => + 2 * layers) *", "+ 3 => + 3 * layers", "4 * layers + 2 => 6"),
         ],
+        "These are gradients of weights, which data parallel sends: a cut sends rows of tokens.": [
+            f"{old} * ((4 * layers + 2) * width + 3) => 12 * width * width * layers * itemsize"
+            for old in ("tokens * itemsize", "2 * (ranks - 1) / ranks * tokens * itemsize")
+        ],
         "Tokens are sent, not weights.": ["tokens * => width *", "tokens * => 12 * width *"],
         "The width between the layers is sent, not that inside.": [
             *("(4 => (10", "(4 => (16", "(4 * layers + 2) => 4 * (4 * layers + 2)"),
@@ -381,6 +406,9 @@ check_step_bytes = Exercise(
                 "(ranks - 1) // ranks",
             )
         ],
+        "Twice too many: 2 (n - 1) / n counts both halves of an all-reduce.": (
+            "2 * (ranks - 1) => 4 * (ranks - 1)"
+        ),
         "`//` rounds: (n - 1) / n of a tensor need not be whole.": "/ ranks => // ranks",
         "Count bytes: a number has `itemsize`.": [
             f"itemsize * ( => {n} * (" for n in (1, 4, 8, "8 * itemsize")

@@ -27,7 +27,10 @@ def unit_or(words):
 
 
 def my_moments(step, held):
-    """The page has `CountBytes`. Leave the import out."""
+    """Let `super()` count, then write down `live`.
+
+    `ByteCounter` is the package's `CountBytes`: on this page, leave the import out.
+    """
     from mpcourse.memory import ByteCounter as CountBytes
 
     moments = []
@@ -64,6 +67,8 @@ OLD = torch.ones(50)
 ONCE = "Call `step()` once: it may change what it uses."
 GIVE_BACK = "`__torch_dispatch__` has to give back the operation's result: `return result`."
 AS_THEY_ARE = "Hand `args` and `kwargs` on as they are, without stars."
+SELF = "`super()` hands `self` on by itself: leave it out."
+FOUR = "`__torch_dispatch__` takes four things: operation, types, args and kwargs."
 INIT = "An `__init__` of your own has to call `super().__init__(*held)`."
 SUMS = "moments = [] => moments, parts = [], []"
 SUM = "append(self.live) => append(sum(parts))"
@@ -102,7 +107,8 @@ check_moments = Exercise(
         **dict.fromkeys(("NoneType", "Unable to cast"), GIVE_BACK),
         **dict.fromkeys(("keyword argument", "Expected a value of type"), AS_THEY_ARE),
         "maximum recursion": "Call the method of `super()`, not that of `self`.",
-        "positional arguments but": "`super()` hands `self` on by itself: leave it out.",
+        "3 to 5 positional arguments but 6": SELF,
+        "positional arguments but 5 were": FOUR,
         "pop from empty list": ONCE,
     },
     hint=not_as_many,
@@ -145,6 +151,8 @@ check_moments = Exercise(
             ("*operation): => f, t, a=(), k=None):", "*operation) => f, t, a, **(k or {}))"),
             ("*operation): => f, t, a=(), k=None):", "*operation) => f, t, *a)"),
         ],
+        SELF: "_(*operation)\n => _(self, *operation)\n",
+        FOUR: [f"*operation): => f, t{args}):" for args in ("", ", args", ", args=()")],
         "Hand `kwargs` on, too.": "(*operation)\n => (*operation[:3])\n",
         INIT: "(CountBytes): => (CountBytes):\n        __init__ = lambda self, *held: None\n",
         GIVE_BACK: ["return result => ", ("result = super => super", "return result => ")],
@@ -170,22 +178,32 @@ def block_of(*wrong):
     return [f"2 * 16 + 2 => {size}" for size in wrong]
 
 
+HEADS = "Keep the four arguments of the stub: the last is `heads=0`."
+NO_HEADS = "`heads` is 0 where no scores are stored: do not divide by it."
+
 check_activation_bytes = Exercise(
     my_activation_bytes,
     read_again='"What does a transformer keep?"',
     cases=[(1, 1, 1, 0), (3, 8, 1, 0), (10, 16, 3, 0), (10, 16, 1, 4), (10, 16, 3, 4)],
     given="tokens, width, layers, heads = {}, {}, {}, {}",
     hint=unit_or("Go down the lines of `forward`: what does each operation save?"),
+    errors={"3 positional arguments but 4 were": HEADS, "ZeroDivisionError": NO_HEADS},
     wrong={
         UNIT: "(block + scores) => (block + scores) / 1e6",
         "These are numbers: in 16 bits each has two bytes, in a mask one.": block_of(16, 17, 18),
         "In 16 bits a number takes two bytes.": block_of(66, 68, 272),
         "A mask has one byte a number; what `attend` gives is the input of `out`.": block_of(36),
+        "A mask has one byte a number, not one bit.": [
+            "(2 * 16 + 2) * tokens * width => 32 * tokens * width + 2 * tokens * width // 8",
+            *block_of(32.25),
+        ],
         "What GELU gives is the input of `down`: one tensor.": block_of(42),
         "An addition saves nothing, and the input of `qkv` is one tensor.": block_of(38),
         "Each dropout saves its mask, each norm and each Linear layer its input.": block_of(32, 33),
         "GELU's input and result have four widths each; q, k, v one each.": block_of(22, 26, 28),
-        "A query, a key and a value are three widths; each norm saves one.": block_of(24, 30),
+        "Each norm saves its input; a query, a key and a value are three widths.": block_of(24, 30),
+        HEADS: ("layers, heads=0 => layers", "5 * heads => 0"),
+        NO_HEADS: "5 * heads => 5 * heads * (width // heads) / width",
         "Two masks and `up`'s input have one width each; q, k, v count once.": block_of(35, 37, 40),
         "A block saves so much for each token, and no weights: tokens times width.": [
             "block = => block = 24 * width**2 +",
@@ -230,8 +248,8 @@ check_activation_bytes = Exercise(
 def my_account(states, tokens, width, layers, words, again, chunks):
     """Every block keeps its share. On top come the logits of a chunk.
 
-    When these are gone, the last block runs again, and adds all its bytes but those of its input.
-    The larger of the two decides.
+    When these are gone, the last block runs again, and adds all its bytes but its input. The
+    larger decides.
     """
     block = 34 * tokens * width
     kept = 2 * tokens * width if again else block
@@ -261,6 +279,7 @@ check_account = Exercise(
         "The input of the block that runs again is kept already: it is there once.": [
             f"{PEAK} => max(logits, again * block)",
             "layers * kept => (layers - again) * kept",
+            f"{ALL} => (layers + again) * kept + max(logits, again * block)",
             f"{ALL} => (layers - again) * kept + max(logits, again * block)",
         ],
         "A block that runs again is whole until it has gone back.": f"{PEAK} => logits",
@@ -298,14 +317,20 @@ check_account = Exercise(
             f" / chunks => {end}"
             for end in ("", "* chunks", "/ (again or chunks)", "* (chunks < 2)")
         ],
-        "The loss goes in chunks, the blocks do not.": "layers * kept => layers * kept / chunks",
+        "The loss goes in chunks, the blocks do not.": [
+            "layers * kept => layers * kept / chunks",
+            f"{PEAK} => max(12 * tokens * words, block - kept) / chunks",
+        ],
         "The loss is made once, not in each block.": f"{ALL} => layers * (kept + {PEAK})",
         "The states are there all the time.": [
             "states + => ",
             "states + => (not again) * states +",
             f"states + {ALL} => max(states, layers * kept, logits)",
         ],
-        "Leave out the inputs of the loss.": f"{PEAK} => {PEAK} + 2 * tokens * width",
+        "Leave out `hidden` and the 16-bit logits.": [
+            f"{PEAK} => {PEAK} + 2 * tokens * width",
+            "12 * tokens => 14 * tokens",
+        ],
         "`states` are bytes already.": [f"states + => {each} * states +" for each in (2, 16)],
     },
     also_right=[" / chunks => // chunks", f"{ALL} => {MOMENTS}"],

@@ -8,7 +8,10 @@ from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import Mixture, ParallelMixture
 from mpcourse.transformer.parallel_experts import Exchange
 
-SAME_MESSAGES = "Do all ranks send the same messages, in one order?"
+SAME_MESSAGES = (
+    "Do all ranks send the same messages, in one order? An expert without tokens has a gradient of "
+    "zeros: its rank sends it all the same."
+)
 TABLE = torch.tensor([[0.1, 0.6, 0.29, 0.01], [0.2, 0.1, 0.3, 0.4], [0.06, 0.04, 0.7, 0.2]])
 
 # 1. Which experts, and how much of each?
@@ -111,6 +114,10 @@ check_choose = Exercise(
 
 OVER_TOKENS = "One mean for each expert: over the tokens, the rows, not over the experts."
 NOBODY = "An expert that nobody chose has a count, too, 0: see `minlength`."
+SHAZEER = (
+    "That is an older balance loss, the squared coefficient of variation (Shazeer et al. 2017); "
+    "this one is a product of f_e and P_e, added up over the experts."
+)
 ONE_NUMBER = "Return one number, as a tensor: it needs a gradient."
 FLAT = "`bincount` counts in one line of numbers: flatten the choices (N, k) first."
 
@@ -176,6 +183,14 @@ check_balance = Exercise(
         ),
         "An expert's probability is a mean over the tokens, no sum.": "mean(dim=0) => sum(dim=0)",
         "The probabilities are given: a softmax changes them.": ".mean => .softmax(dim=1).mean",
+        SHAZEER: [
+            f"experts * (share * probabilities.mean(dim=0)).sum() => {each}.var({which}) / {square}"
+            for each, square in (
+                ("probabilities.sum(dim=0)", "probabilities.sum(dim=0).mean() ** 2"),
+                ("share", "share.mean() ** 2"),
+            )
+            for which in ("", "correction=0")
+        ],
         "The mean is over all tokens, also those that chose other experts.": (
             "probabilities.mean => (probabilities * torch.eye(experts)[chosen].sum(dim=1)).mean"
         ),
@@ -187,6 +202,9 @@ check_balance = Exercise(
             "probabilities.mean => probabilities.gather(1, chosen).mean"
         ),
         "An even load gives 1, and not 0: nothing is subtracted.": ".sum() => .sum() - 1",
+        "The factor 0.01 comes later, when the balance loss is added to the model's loss.": (
+            "return experts => return 0.01 * experts"
+        ),
         "The factor is the number of experts, once, and no number of tokens or choices.": [
             "return experts => return experts**2",
             "return experts => return len(probabilities)",
@@ -213,6 +231,10 @@ SIZES = (
     "An exchange has the sizes of `splits`, on the way home swapped; `order` sorts what arrives."
 )
 SEND_FIRST = "Send first: the first exchange takes `rows`; the experts work on what has arrived."
+SKIP_NONE = (
+    "An expert without rows takes its empty part all the same. If none of a rank's experts does, "
+    "its results need no gradient: in the backward it sends nothing, and the other ranks wait."
+)
 THREE = "`exchange(rows, send, receive)` takes three, and knows the group."
 MINE_FIRST = "`splits(mine, coming)`: first what this rank sends."
 AS_LIST = "`split` takes a list of whole numbers, no tensor: see `tolist()`."
@@ -246,8 +268,11 @@ def my_travel(rows, mine, coming, own, exchange):
     return exchange(done[order.argsort()], receive, send)
 
 
-def over_ranks(attempt, loads):
-    """Of each rank: the results, and the gradients of its rows and experts."""
+def over_ranks(attempt, loads, learnt_before=True):
+    """Of each rank: the results, and the gradients of its rows and experts.
+
+    learnt_before: Whether the rows need a gradient, for what has made them.
+    """
     loads = torch.tensor(loads)
     ranks, experts = loads.shape
 
@@ -255,7 +280,8 @@ def over_ranks(attempt, loads):
         rank, here = group.rank(), experts // ranks
         mine, coming = loads[rank], loads[:, rank * here : (rank + 1) * here]
         first = int(loads[:rank].sum()) + 1  # rows are numbered through
-        rows = torch.arange(first, first + int(mine.sum())).double()[:, None].requires_grad_()
+        rows = torch.arange(first, first + int(mine.sum())).double()[:, None]
+        rows.requires_grad_(learnt_before)
         factors = 10.0 ** torch.arange(rank * here, (rank + 1) * here).double()
         factors.requires_grad_()
         own = [lambda rows, e=e: rows * factors[e] for e in range(here)]
@@ -272,8 +298,14 @@ def over_ranks(attempt, loads):
         found = attempt(rows * 1, mine.clone(), coming.clone(), own, exchange)
         if not isinstance(found, Tensor) or found.shape != rows.shape:
             raise NotYet(f"rank {rank} got {short(found)}", COME_HOME if calls else SEND_FIRST)
+        if not learnt_before:
+            lost = torch.tensor(float(not found.requires_grad))
+            distributed.all_reduce(lost, group=group)  # all ranks stop, so that none has to wait
+            if lost:
+                raise NotYet("in the backward a rank has nothing to send", SKIP_NONE)
         loss = (found * rows.detach().sqrt()).sum() + 0 * rows.sum()
-        return found, *torch.autograd.grad(loss, (rows, factors), materialize_grads=True)
+        leaves = (rows, factors) if learnt_before else (factors,)
+        return found, *torch.autograd.grad(loss, leaves, materialize_grads=True)
 
     return ranks_in_threads(program, ranks, timeout_s=5.0)
 
@@ -285,8 +317,12 @@ check_travel = Exercise(
         ([[1, 2, 0, 1], [1, 1, 2, 0]],),  # then a rank sends none, and one gets none
         ([[0, 1, 3, 1, 0, 0], [0, 0, 0, 0, 0, 0], [2, 1, 0, 2, 0, 0]],),
         ([[1, 0, 2, 1, 1, 2], [0, 2, 1, 3, 0, 1]],),  # three experts a rank
+        ([[1, 2, 0, 0], [2, 0, 0, 0]], False),  # nothing goes to rank 1
     ],
-    given="ranks with `mine` {0}, rows 1, 2, 3 …, experts that multiply by 1, 10, 100 …",
+    given=lambda mine, learnt_before=True: (
+        f"ranks with `mine` {mine}, rows 1, 2, 3 …{'' if learnt_before else ' without gradient'}, "
+        "experts that multiply by 1, 10, 100 …"
+    ),
     play=over_ranks,
     hint="Exchange, put in order, let each expert work, undo the order, exchange back.",
     wrong={
@@ -318,6 +354,11 @@ check_travel = Exercise(
                 ("receive, send)", "done"),
             )
         ],
+        SKIP_NONE: (
+            "done = torch.cat([expert(part) for expert, part in zip(own, parts, strict=True)]) => "
+            "done = [expert(part) for expert, part in zip(own, parts, strict=True) if len(part)]; "
+            "done = torch.cat(done) if done else arrived"
+        ),
         THREE: "send, receive)[order] => send, receive, None)[order]",
         MINE_FIRST: "splits(mine, coming) => splits(coming, mine)",
         "`own` are the experts of this rank alone, counted from 0.": (
@@ -355,7 +396,7 @@ check_travel = Exercise(
         "split_with_sizes|is longer than|is shorter than": BY_EXPERT,
         "list index": "`own` are the experts of this rank alone, counted from 0.",
         "out of bounds": COME_HOME,
-        "non-empty list": "An expert without rows takes its empty part all the same: skip none.",
+        "non-empty list": SKIP_NONE,
         "Timed out|had not returned|gloo": TAKE_PART,
     },
     also_right=[
@@ -368,6 +409,7 @@ check_travel = Exercise(
 
 METHOD = "`size` is a method: write `group.size()`."
 WEIGHT = "The router has no bias, and one parameter: `part.router.weight`, which has a `.grad`."
+NO_SUM = "`all_reduce` adds up unless `op` says otherwise, and a mean needs the sum."
 RANKS = "Each rank needs the sum: `all_reduce` gives it, `broadcast` and `reduce` do not."
 GROUP = "These groups know no ranks outside themselves: say group=group."
 
@@ -385,7 +427,7 @@ def my_average(part, group, copies):
     distributed.all_reduce(part.router.weight.grad, group=group)
 
 
-def gradients_by_rank(attempt, words, copies, ranks):
+def gradients_by_rank(attempt, words, copies, ranks, alike=False):
     """Of each rank, the gradients of router and experts of a mixture, two experts a rank."""
     if names := borrowed(attempt, {"average_gradients"}):
         refuse(names, "divide, and send, with your own lines.")
@@ -394,6 +436,8 @@ def gradients_by_rank(attempt, words, copies, ranks):
     for parameter in whole.parameters():
         parameter.data = torch.randn(parameter.shape, generator=draw).double()
     tokens = torch.randn(copies, ranks, 9, 3, generator=draw).double()
+    if alike:  # the last copy's tokens: all go to one expert
+        tokens[-1] = tokens[-1, 0, 0].clone()
 
     def program(copies, group):
         part = ParallelMixture.of(whole, group)
@@ -438,12 +482,17 @@ SENT = "distributed.all_reduce(parameter.grad, group=copies)"
 ROUTER = "distributed.all_reduce(part.router.weight.grad, group=group)"
 BOTH = f"{ROUTER} => {ROUTER}; {ROUTER[:-6]}copies)"
 OVER_COPIES = f"{ROUTER[:-6]}copies); part.router.weight.grad /= copies.size()"
+MAX = "op=distributed.ReduceOp.MAX)"
 UNDO = "[p.grad.mul_(copies.size()) for p in part.experts.parameters()]"
 
 check_average = Exercise(
     my_average,
     read_again='"Which gradients are averaged?"',
-    cases=[("2 copies of four experts on 2 ranks", 2, 2), ("six experts on 3 ranks", 1, 3)],
+    cases=[
+        ("2 copies of four experts on 2 ranks", 2, 2),
+        ("six experts on 3 ranks", 1, 3),
+        ("2 copies of four experts on 2 ranks, one copy without tokens for three", 2, 2, True),
+    ],
     given="{0}",
     play=gradients_by_rank,
     compared=gradients_in_words,
@@ -464,6 +513,9 @@ check_average = Exercise(
             f"{ROUTER} => {ROUTER}; part.router.weight.grad /= group.size()",
         ),
         "That is the sum of the ranks' gradients; the loss is their mean.": f"{DIVIDE} => ",
+        "Divide by both sizes, `group.size()` and `copies.size()`: they may differ.": (
+            "group.size() * copies.size() => copies.size() ** 2"
+        ),
         "Divide once, by the sizes of both groups, which no fixed number knows.": [
             f"{DIVIDE} => parameter.grad /= 4",
             f"{DIVIDE} => {DIVIDE} * copies.size()",
@@ -488,6 +540,12 @@ check_average = Exercise(
             f"{ROUTER} => {ROUTER}; part.router.weight.grad /= 1 if group.rank() else group.size()",
         ),
         GROUP: ", group=group => ",
+        NO_SUM: [f"{SENT} => {SENT[:-1]}, op=distributed.ReduceOp.{op})" for op in ("MAX", "MIN")]
+        + [
+            (f"{SENT} => {SENT[:-1]}, {MAX}", f"{ROUTER} => {ROUTER[:-1]}, {MAX}", *undivided)
+            for undivided in ((), (f"{DIVIDE} => ",))
+        ],
+        SAME_MESSAGES: f"{SENT} => if parameter.grad.any(): {SENT}",
         METHOD: "copies.size() => copies.size",
         WEIGHT: [f"router.weight => router{other}" for other in (".bias", "")],
         RANKS: f"{SENT} => distributed.broadcast(parameter.grad, 0, group=copies)",

@@ -145,6 +145,7 @@ check_best_scales = Exercise(
             "40 => 10",
             "0.1, => 0.5,",
             "0.1, => 0.4,",
+            "0.1, => 0.3,",
         ],
         "The largest without its sign: weight.abs() first.": [
             ".abs() => ",
@@ -162,6 +163,7 @@ check_best_scales = Exercise(
             "amax(1) / largest => amax().expand(len(weight)) / largest",
             lambda w, n: my_best_scales(w.t(), n),
             lambda w, n: my_best_scales(w.reshape(1, -1), n),
+            lambda w, n: my_best_scales(w.reshape(1, -1), n).expand(len(w)),
             lambda w, n: my_best_scales(w.reshape(1, -1), n).item(),
         ],
         "That is scale times largest, the last value: one step is asked for.": (
@@ -270,6 +272,16 @@ check_columns = Exercise(
         "Write the rounded column into the weight; the errors change only the later columns.": (
             ("weight[:, c] = ( => rounded = (", "exact - weight[:, c] => exact - rounded")
         ),
+        "The scales come with the weights, one for each row: keep them for all columns.": [
+            "weight[:, c].clone() => "
+            "weight[:, c].clone(); scales = exact.abs().clamp(min=1e-9) / largest",
+            "weight[:, c].clone() => "
+            "weight[:, c].clone(); scales = weight.abs().amax(1).clamp(min=1e-9) / largest",
+            "weight[:, c].clone() => "
+            "weight[:, c].clone(); scales = weight[:, c:].abs().amax(1).clamp(min=1e-9) / largest",
+            "weight = weight.clone() => "
+            "weight = weight.clone(); scales = weight.abs().amax(1).clamp(min=1e-9) / largest",
+        ],
         "Each row has its own scale.": [
             "weight.clone() => weight.clone(); scales = scales[:1]",
             "weight.clone() => weight.clone(); scales = scales.mean()",
@@ -285,7 +297,10 @@ check_columns = Exercise(
             "(exact - weight[:, c]) => (exact - weight[:, c]) / scales",
             "(exact - weight[:, c]) => (exact - (exact / scales).round() * scales)",
         ],
-        "The last column is to be rounded, too.": "shape[1]) => shape[1] - 1)",
+        "The last column is to be rounded, too.": [
+            "shape[1]) => shape[1] - 1)",
+            lambda w, *more: torch.cat([my_columns(w, *more)[:, :-1], w[:, -1:]], 1),
+        ],
         "From the first column to the last: later columns make up for earlier ones.": [
             "range(weight.shape[1]) => reversed(range(weight.shape[1]))",
             lambda w, u, s, n: my_columns(w.flip(1), u.t().flip(0, 1), s, n).flip(1),
@@ -307,6 +322,7 @@ check_columns = Exercise(
         "Clamp the integers, not the values, to -largest … largest (it is {3} here).": [
             ".clamp(-largest, largest) => ",
             "clamp(-largest => clamp(-largest - 1",
+            "clamp(-largest, largest) => clamp(-largest - 1, largest + 1)",
             "(exact / scales).round().clamp(-largest, largest) * scales => "
             "((exact / scales).round() * scales).clamp(-largest, largest)",
             "return weight => return weight.clamp(-largest, largest)",
@@ -336,6 +352,7 @@ def through(value, gradient):
     return gradient + (value - gradient).detach()
 
 
+LISTED = "That is a list: give back one tensor, through which a gradient can flow."
 NEW = "The values that came in have changed: give back a new tensor."
 CHOICE = "torch.where(steps == ends, steps, ends)"
 
@@ -344,6 +361,8 @@ def with_gradient(attempt, numbers, scale, largest):
     """What comes out, and its gradient or None."""
     values = torch.tensor(numbers, dtype=torch.float64, requires_grad=True)
     found = attempt(values, scale, largest)
+    if isinstance(found, list | tuple):
+        raise NotYet(LISTED)
     if not isinstance(found, Tensor):
         return found
     if values.tolist() != numbers:
@@ -381,8 +400,11 @@ check_fake = Exercise(
         "The values are right, but not the gradient of what rounds to an end: clamp's gradient "
         "at the ends differs between torch versions: choose with `torch.where`.": [
             "steps == ends => steps.abs() < largest",
-            f"{CHOICE} => steps.minimum(0 * ends + largest).maximum(0 * ends - largest)",
         ],
+        "The values are right, but minimum and maximum share the gradient of what equals an end: "
+        "half of it goes to the end. Choose with `torch.where`.": (
+            f"{CHOICE} => steps.minimum(0 * ends + largest).maximum(0 * ends - largest)"
+        ),
         "The values are right; what rounds to an end from outside keeps its gradient: round first, "
         "then clip.": "(values / scale) => ((values / scale).clamp(-largest, largest))",
         "Nothing is clipped here, where largest is {2} (in other cases it is another): "
@@ -414,6 +436,7 @@ check_fake = Exercise(
         ],
         "Divide by the scale first: the integers count steps.": [
             "values / scale => values",
+            "values / scale => values * scale",
             ("values / scale => values * scale", "ends) * scale => ends) / scale"),
         ],
         "The values are right; the gradient is 1, whatever the scale: to the values themselves add "
@@ -424,6 +447,10 @@ check_fake = Exercise(
         "The values are right; the gradient is -1: detach rounded - values, not the values.": (
             lambda v, s, n: v.detach() + (my_fake(v, s, n).detach() - v)
         ),
+        LISTED: [
+            lambda v, s, n: my_fake(v, s, n).tolist(),
+            lambda v, s, n: (*my_fake(v, s, n),),
+        ],
         NEW: lambda v, s, n: setattr(v, "data", my_fake(v, s, n).detach()) or v,
         "These are the integers: multiply by the scale again.": [
             " * scale => ",

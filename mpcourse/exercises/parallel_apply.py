@@ -5,6 +5,7 @@ import threading
 import time
 from concurrent.futures import as_completed  # noqa: F401 (a wrong answer uses it)
 from contextlib import nullcontext, suppress
+from functools import partial
 from unittest import mock
 
 import torch
@@ -15,7 +16,15 @@ from torch.func import functional_call
 from mpcourse.data_parallel import gather, parallel_apply, replicas, replicate, scatter
 from mpcourse.data_parallel import scatter_gather as verbs
 from mpcourse.devices.devices import Device, get_devices
-from mpcourse.exercises.exercise import Exercise, NotYet, call, refuse_borrowed, same, short
+from mpcourse.exercises.exercise import (
+    Exercise,
+    NotYet,
+    call,
+    expected_and_got,
+    refuse_borrowed,
+    same,
+    short,
+)
 
 # 1. parallel_apply
 
@@ -45,7 +54,7 @@ def shown(outputs):
 
 def what_differs(outcome, expected):
     differ = [key for key in expected if not same(outcome[key], expected[key])]
-    return [f"{key}: expected {short(expected[key])}, got {short(outcome[key])}" for key in differ]
+    return [f"{key}: " + ", ".join(expected_and_got(outcome[key], expected[key])) for key in differ]
 
 
 def at_the_same_time(attempt, given, count, gradients, broken, own=True):
@@ -276,6 +285,8 @@ def replicas_at_work(attempt, rows, count):
     networks = {id(each.linear) for each, *_ in module.calls}  # a copy.copy has net's own
     if id(module.linear) in networks:  # said here: what two threads make of it is chance
         raise NotYet(ITSELF if any(each is module for each, *_ in module.calls) else SHALLOW)
+    if not networks:
+        raise NotYet(UNCALLED)
     if len(networks) < count:
         raise NotYet(SHARED, LATER)
     for replica, place in zip(attempt(module, APART), APART, strict=True) if count == 1 else []:
@@ -297,6 +308,7 @@ FUNCTIONS = "Return a list of functions: whoever has the rows calls them."
 PER_DEVICE = "Return a function for each device, however many there are."
 ITSELF = "The replicas call net itself: give each a deep copy."
 SHALLOW = "copy.copy gives a network with net's own layers: each replica needs a deep copy."
+UNCALLED = "No replica called a network: each calls a deep copy of net, whatever its layers are."
 SHARED = "All replicas called one deep copy: each needs its own."
 ELSEWHERE = "A copy lies on another device than its rows: .to(device.device, copy=True)."
 CUT_OFF = "Nothing may cut the way back: no detach, no no_grad."
@@ -315,6 +327,7 @@ check_replicas = Exercise(
     errors={
         r"got \(Device": "torch's name for the place is device.device: .to(device.device, …).",
         "to be a tensor|NoneType|joins": "A replica gives back what functional_call gives back.",
+        "dicts to be a dict,": "The rows come last: functional_call(network, weights, rows).",
         "dictionar": "functional_call takes a dict: the name of each weight, and its copy.",
         "same device": f"{ELSEWHERE} {LATER}",
         "not require grad": CUT_OFF,
@@ -331,6 +344,9 @@ check_replicas = Exercise(
             "w.to(device.device, copy=True) => nn.Parameter(w.to(device.device, copy=True))",
         ],
         "A replica reads net's own memory: copy=True copies on any device.": ", copy=True => ",
+        "The copies read net's own memory, and .data or detach cuts the way: .to, copy=True.": (
+            "w.to(device.device, copy=True) => w.data"
+        ),
         ELSEWHERE: "w.to(device.device, copy=True) => w.clone()",
         "A deep copy moves to its device too: there lie its buffers.": f"{SHELL}{THERE} => {SHELL}",
         "A replica stays in net's mode: after .eval(), dropout is off.": (
@@ -339,6 +355,11 @@ check_replicas = Exercise(
         CUT_OFF: "weights, rows) => weights, rows).detach()",
         "The rows get a gradient, too.": "weights, rows) => weights, rows.detach())",
         "A replica gives back": "functional_call(shell => device.submit(functional_call, shell",
+        "The outputs are net's own: nothing divides them.": "rows) => rows) / len(devices)",
+        UNCALLED: lambda net, devices: [
+            partial(nn.functional.linear, weight=net.linear.weight, bias=net.linear.bias)
+            for _ in devices
+        ],
         "Biases are parameters, too.": "parameters()} => parameters() if 'weight' in name}",
         ITSELF: "copy.deepcopy(net) => net",
         SHALLOW: "copy.deepcopy => copy.copy",
@@ -501,6 +522,9 @@ check_data_parallel = Exercise(
         ),
         "The outputs belong on the first device, devices[0].": "devices[0] => devices[-1]",
         "The module alone computed all rows: scatter them, and replicate it.": lambda m, b, _: m(b),
+        "gather joins rows and adds nothing up: nothing is to be divided.": (
+            "gather(outputs, devices[0]) => gather(outputs, devices[0]) / len(chunks)"
+        ),
         "gather joins all outputs, in order.": "gather(outputs => gather(outputs[::-1]",
         "Take the chunks that scatter makes: five rows on four devices are 2 + 2 + 1.": [
             "scatter(batch, devices) => batch.tensor_split(len(devices))",

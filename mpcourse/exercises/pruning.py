@@ -20,6 +20,8 @@ BY_SIZE = "A weight of -2 is not small: compare absolute values."
 A_SHARE = "That keeps a share of `sparsity`; asked is to prune it."
 AT_ENDS = "At sparsity 0 nothing goes, at 1 all do: the row has no place of that number then."
 NOTHING = "At sparsity 0 nothing goes: an empty tensor has no max, and kthvalue counts from 1."
+ALL_GO = "At sparsity 1 all go: what is >= the largest size keeps the largest."
+OF_THE_LARGEST = "Count the weights that go: a share of the largest size, or a mean, counts none."
 A_PAIR = "Compare with one number: sort gives a pair, its `values` are the sizes in order."
 
 
@@ -43,6 +45,16 @@ def masks_by_topk(parameters, sparsity):
     mask[row.topk(len(row) - round(sparsity * len(row))).indices] = 1
     pieces = mask.split([weight.numel() for weight in weights.values()])
     return {n: piece.view_as(w) for (n, w), piece in zip(weights.items(), pieces, strict=True)}
+
+
+def masks_by_row(parameters, sparsity, rounded=round):
+    """Wrong: each row of a weight loses its smallest."""
+    masks = {}
+    for name, weight in parameters.items():
+        if name.endswith("weight"):
+            places = weight.abs().flatten(1).argsort(1).argsort(1)
+            masks[name] = (places >= rounded(sparsity * places.shape[1])).view_as(weight)
+    return masks
 
 
 NET = {
@@ -100,8 +112,14 @@ check_global_masks = Exercise(
         "Of the sorted sizes the first round(sparsity * number) go, the last of these, too.": [
             "going - 1 => going",
             "> threshold => >= threshold",
-            *(f"{THRESHOLD} => {it}" for it in ("sparsity * together[-1]", "together.mean()")),
         ],
+        OF_THE_LARGEST: [
+            f"{THRESHOLD} => {it}" for it in ("sparsity * together[-1]", "together.mean()")
+        ],
+        ALL_GO: (
+            f"{THRESHOLD} => together[min(going, len(together) - 1)]",
+            "> threshold => >= threshold",
+        ),
         "A mask is a tensor of its weight's name and shape, and says True or False.": [
             "size > threshold => (size > threshold).tolist()",
             "size > threshold => size.flatten() > threshold",
@@ -116,6 +134,9 @@ check_global_masks = Exercise(
         "Each layer has a threshold of its own there; asked is one for all weights.": (
             lambda ps, share: layer_masks({n: p.abs() for n, p in ps.items() if p.dim() > 1}, share)
         ),
+        "Each row has a threshold of its own there; asked is one for all weights.": [
+            partial(masks_by_row, rounded=rounded) for rounded in (round, int)
+        ],
         "Biases are few, and stay: they have no masks, and do not count.": [
             ' if name.endswith("weight") => ',
             "return { => return {name: p > -9 for name, p in parameters.items()} | {",
@@ -279,8 +300,10 @@ ALL_LAYERS = (
     "*(block[0] for => *(block[i] for i in (0, 3) for",
 )
 SHARED = "The copy shares tensors with the net, which training would change: copy.deepcopy first."
+REFRESHED = "A forward in training mode changes running_mean and running_var: keep the old ones."
 STILL_THERE = "Zeros are still channels: rows, entries of biases and columns have to leave."
 FROZEN = "The smaller net cannot train on: a parameter of it has requires_grad=False."
+NEW_HEAD = "The head keeps its weights: columns of the old one, not new numbers."
 NET_AS_IT_WAS = "The net that was handed in has changed: cut a copy."
 
 
@@ -340,9 +363,16 @@ def thinning(attempt, width, inner, kept):
     count, whole = (sum(p.numel() for p in each.parameters()) for each in (slim, net))
     if count == whole:
         raise NotYet(STILL_THERE)
+    if any(int(each) for name, each in slim.named_buffers() if name.endswith("tracked")):
+        raise NotYet(REFRESHED)  # in the net that was handed in they are 0
     outputs = slim.eval()(images).detach()
     if any(len(block[0].weight) < inner for block in getattr(slim, "blocks", [])):
         raise NotYet(INSIDE)
+    head = slim.state_dict().get("head.weight")
+    if head is not None and head.shape == (10, len(kept)):  # does a column point where one did?
+        old, new = (nn.functional.normalize(each, dim=0) for each in (net.head.weight, head))
+        if (old.T @ new).abs().max() < 0.99:
+            raise NotYet(NEW_HEAD)
     return outputs, count
 
 
@@ -385,6 +415,8 @@ check_trunk = Exercise(
         STATISTICS: f"{ITS_OWN} => norm.running_mean, norm.running_var",
         "A channel that stays keeps its own running_mean and running_var.": [
             f"{ITS_OWN} => norm.running_mean[: len(kept)], norm.running_var[: len(kept)]",
+            f"{ITS_OWN} => norm.running_mean[: len(kept)], norm.running_var[kept]",
+            f"{ITS_OWN} => norm.running_mean[kept], norm.running_var[: len(kept)]",
             f"{ITS_OWN} => torch.zeros(len(kept)), torch.ones(len(kept))",
             "return slim => return slim.apply(lambda m: getattr(m, 'reset_running_stats', int)())",
         ],
@@ -405,11 +437,14 @@ check_trunk = Exercise(
         "Nothing makes up for what left: the numbers that stay are as they were.": (
             "return slim => slim.head.weight.data *= net.head.in_features / len(kept); return slim"
         ),
+        REFRESHED: "return slim => slim.train()(torch.ones(2, 1, 14, 14)); return slim.eval()",
+        NEW_HEAD: "return slim => slim.head = nn.Linear(len(kept), 10); return slim",
         FROZEN: "weight.detach()[kept]) => weight.detach()[kept], requires_grad=False)",
         NET_AS_IT_WAS: "copy.deepcopy(net) => net",
     },
     also_right=[
         ("weight = nn.Parameter( => weight.data = (", "norm.bias = => norm.bias.data ="),
+        "return slim => return slim.train()",  # the mode is not asked
         f"{ITS_OWN} => (buffer[kept] for buffer in list(norm.buffers())[:2])",
     ],
 )

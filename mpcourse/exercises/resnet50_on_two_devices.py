@@ -46,6 +46,12 @@ SUPER = "Call super().__init__(…) first: it makes the layers that are moved af
 CLASSES = (
     "__init__ takes first, second and num_classes, and hands num_classes on to super().__init__."
 )
+GIVE_CLASS = "Give the check the class itself, and not a network that is built from it."
+MODE = "The forward calls eval() or train(): leave the mode to the caller."
+AGAIN = (
+    "The backward runs a part once more (checkpoint?): batch norm then collects its statistics "
+    "twice. Call each part once, without checkpoint."
+)
 BLOCKS = "They are Bottleneck blocks: 3, 4, 6 and 3 of them in layer1 to layer4."
 COPIES = (
     "The pictures go to the first device, the features behind layer2 to the second, their gradient "
@@ -108,6 +114,7 @@ def built_on(attempt, first, second):
     for name, child in network.named_children():
         child.register_forward_pre_hook(lambda *_, name=name: called.add(name))
     outputs = network.eval()(images)
+    modes = {module.training for module in network.modules()}
     if outputs is ...:
         raise NotAttempted
     if not isinstance(outputs, Tensor):
@@ -124,8 +131,17 @@ def built_on(attempt, first, second):
             if name.endswith("tracked"):
                 buffer.zero_()
         trained = network.float()(images).double()
-    once = all(n == 1 for name, n in network.named_buffers() if name.endswith("tracked"))
-    return outputs, called, alone, trained, once
+    kept = modes == {False} and all(module.training for module in network.modules())
+    times = passes(network)
+    if trained.requires_grad:
+        trained.sum().backward()
+    why = [MODE] * (not kept) + [AGAIN] * (passes(network) != times)
+    return outputs, called, alone, trained, times == {1}, "".join(why[:1])
+
+
+def passes(network):
+    """How often batch norms have collected statistics: a set of numbers."""
+    return {int(n) for name, n in network.named_buffers() if name.endswith("tracked")}
 
 
 def why_not(network, reference):
@@ -146,15 +162,16 @@ def as_torchvision_s(outcome, first, second):
     if first != "cpu":
         return two_copies(*outcome, first, second)
     reference, _, expected, in_training = torchvision_s()
-    outputs, called, alone, trained, once = outcome
+    outputs, called, alone, trained, once, wrong = outcome
     if not close(outputs, expected):
         never = [name for name, _ in reference.named_children() if name not in called]
-        why = f"It never calls {', '.join(never)}." if never else ORDER
+        why = f"It never calls {', '.join(never)}." if never else wrong or ORDER
         raise NotYet("the outputs differ from those of torchvision's resnet50", why)
     if not close(alone, expected[:1]):
         raise NotYet(ONE)
-    if not once or not close(trained, in_training, atol=1e-2):  # another dtype rounds
-        raise NotYet(TRAINED, ORDER)
+    # another dtype rounds
+    if wrong == AGAIN or not once or not close(trained, in_training, atol=1e-2):
+        raise NotYet(TRAINED, wrong or ORDER)
 
 
 def copies_made(attempt, images, first, second):
@@ -203,7 +220,14 @@ check_split_resnet50 = Exercise(
     wrong={
         FLATTEN: ["features), 1)) => features), -1))", "self.layer4( => ("],
         ONE: "torch.flatten(self.avgpool(features), 1) => self.avgpool(features).squeeze()",
-        TRAINED: "stem = => self.eval(); stem =",
+        MODE: ["stem = => self.eval(); stem =", "stem = => self.train(); stem ="],
+        TRAINED: "features), 1)) => features), 1)) * (1 + self.training)",
+        AGAIN: (
+            "self.layer2(self.layer1(stem)) => "
+            "torch.utils.checkpoint.checkpoint("
+            "lambda x: self.layer2(self.layer1(x)), stem, use_reentrant=False)"
+        ),
+        GIVE_CLASS: lambda *given: MySplitResNet50("cpu", "cpu")(*given),
         IN_INIT: [
             ("layer4, self.fc) => layer4)", "self.fc( => self.fc.to(self.second)("),
             "to(second) => to(first)",
@@ -235,6 +259,7 @@ check_split_resnet50 = Exercise(
     },
     errors={
         r"__init__\(\).*positional argument": CLASSES,
+        r"forward\(\) takes \d+ positional arguments? but 4": GIVE_CLASS,
         r"(?<!Tensor' object has )no attribute '(conv1|bn1|layer[1-4]|fc|_[a-z_]+s)'": SUPER,
         r"__init__\(\) call": SUPER,
         "(name|attribute) '(first|second)'": KEPT,
@@ -465,7 +490,8 @@ check_best_cut = Exercise(
             *("busier + => ", "=seconds => =lambda k: (sent[k], seconds(k))"),
         ],
         "Copies take time as well.": " + 2 * sent[k] / rate => ",
-        "Add two copies, activations and their gradient, to the busier device's whole work.": [
+        "Add two copies, of activations and their gradient, to the busier device's whole work, "
+        "not to the difference between the two.": [
             *("2 * => ", f"{BUSIER} => abs({FRONT} - {BACK})"),  # both choose the same
         ],
         "Two tensors cross: the activations, and their gradient on its way back.": "2 * => 4 *",

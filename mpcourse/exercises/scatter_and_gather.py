@@ -1,10 +1,13 @@
 """Exercises of page `scatter_and_gather`: scatter, nests, uneven means, one process's loss."""
 
+import math
+from collections import UserDict
+from dataclasses import dataclass
 from itertools import islice
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from mpcourse.exercises.exercise import (
     Exercise,
@@ -99,6 +102,7 @@ check_scatter = Exercise(
     | {
         "had not returned": "A loop does not end: does the start move on by a chunk's size?",
         "slice indices|as an integer": FLOAT,
+        r"no len\(\)": "The second argument is a number already: it has no len.",
     },
     wrong={
         EVEN: lambda b, n: b.tensor_split(n),
@@ -109,6 +113,10 @@ check_scatter = Exercise(
         ],
         EMPTY: ["len(batch), => num_devices * size,", "len(batch), => len(batch) + 1,"],
         SIZE: lambda b, n: b.split(n),
+        "There are not always three devices: take num_devices.": "// num_devices => // 3",
+        "That is one tensor; return a list, as stack needs chunks of one length.": (
+            lambda b, n: torch.stack(my_scatter(b, n))
+        ),
         "A slice leaves out its end: from start, it ends at start + size.": [
             f"size] => size{end}]" for end in (" - start", " - 1", " + 1", " - (start > 0)")
         ],
@@ -121,6 +129,9 @@ check_scatter = Exercise(
             [len(b) // n * i for i in range(1, n)]
         ),
         "That slice has no end: start + size.": "start : start + size => start:",
+        "No row comes twice: the last chunk is shorter.": lambda b, n: list(
+            torch.cat([b, b[: -len(b) % -(-len(b) // n)]]).split(-(-len(b) // n))
+        ),
         "Neighbours stay together.": "start : start + size] => start // size :: num_devices]",
         "Those are columns: cut dimension 0, the rows.": lambda b, n: b.chunk(n, -1),
         "Those are lists: leave each chunk a tensor.": "size] => size].tolist()",
@@ -157,6 +168,41 @@ def my_scatter_nest(inputs, num_devices):
     return [inputs] * num_devices
 
 
+class Settings(UserDict):
+    """What looks like a dict and is none."""
+
+    def __repr__(self):
+        return f"UserDict({self.data})"
+
+
+@dataclass
+class Options:
+    """What is no nest, but has a value in it."""
+
+    rate: float
+
+
+def handing_over(play):
+    """Plays like `play`; a `Settings` or `Options` has to arrive as the very object handed in.
+
+    An outcome is plain data, which another process can send: it shows such an object as a text.
+    """
+
+    def playing(attempt, inputs, num_devices):
+        given = {id(leaf) for leaf in tree_leaves(inputs)}
+
+        def shown(leaf):
+            if not isinstance(leaf, Settings | Options):
+                return leaf
+            if id(leaf) not in given:
+                raise NotYet(ITSELF)
+            return repr(leaf)
+
+        return tree_map(shown, play(attempt, inputs, num_devices))
+
+    return playing
+
+
 def refusing(play):
     """Plays like `play`; where tensors have unequal numbers of rows, a ValueError is a result."""
 
@@ -183,6 +229,7 @@ UNEQUAL = "Not all of those tensors have equally many rows: raise a ValueError."
 NESTS = "[dict(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)]"
 ROW_BY_ROW = "[type(inputs)(row) for row in zip(*columns, strict=False)]"
 NO_SINGLE = "tensors_in(inputs)}) => tensors_in(inputs) if len(tensor) > 1})"
+ITSELF = "A dataclass or a UserDict is handed over itself: not cut, not copied."
 WHOLE = "devices)) => devices)) if len(inputs) > 1 else [inputs] * num_devices"
 PADDED = "list(inputs.chunk(num_devices)) => [*inputs.chunk(num_devices), {}, {}, {}][:num_devices]"
 
@@ -204,11 +251,16 @@ check_scatter_nest = Exercise(
         ({"pixels": ROWS, "rate": torch.tensor([0.5])}, 2),
         *((tuple(map(torch.arange, rows)), 4) for rows in UNEQUAL_ROWS),
         ([torch.arange(1), "train"], 3),
+        (None, 3),
+        ({"pixels": ROWS, "more": Options(0.1)}, 2),
+        ({"pixels": ROWS, "more": Settings(rate=0.1)}, 2),
     ],
     given="{} and {} devices",
     play=refusing(
-        with_gradients(
-            {"scatter", "scatter_nest", "torch_scatter"}, "take the nest apart yourself."
+        handing_over(
+            with_gradients(
+                {"scatter", "scatter_nest", "torch_scatter"}, "take the nest apart yourself."
+            )
         )
     ),
     same=same_kinds,
@@ -224,12 +276,35 @@ check_scatter_nest = Exercise(
     },
     wrong={
         "Each device got the whole nest: its tensors are to be cut.": lambda nest, n: [nest] * n,
-        "That is a nest of lists; return a list of nests, one for each chunk.": [
+        "That is a nest of lists: turn it around with zip, into a list of nests.": [
             f"{NESTS} => dict(zip(inputs, columns))",
+            f"{NESTS} => dict(zip(inputs, map(tuple, columns)))",
             f"{ROW_BY_ROW} => type(inputs)(columns)",
         ],
         "What is no tensor goes to every device whole: repeat it.": [
             f"[inputs] * num_devices => {each}" for each in ("[inputs]", "inputs")
+        ],
+        "All parts are one and the same dict: make a new one for each chunk.": (
+            f"{NESTS} => {NESTS}[-1:] * len(columns[0])"
+        ),
+        "A text is not cut: every device gets it whole.": (
+            "[inputs] * num_devices => [inputs[i * k : i * k + k] for k in "
+            "[-(-len(inputs) // num_devices)] for i in range(num_devices)] "
+            "if isinstance(inputs, str) else [inputs] * num_devices"
+        ),
+        "There are not always two devices: take num_devices.": [
+            ("chunk(num_devices) => chunk(2)", "[inputs] * num_devices => [inputs] * 2"),
+            "chunk(num_devices) => chunk(2)",
+            "[inputs] * num_devices => [inputs] * 2",
+        ],
+        "None alone goes to every device, too: return a list.": (
+            lambda nest, n: None if nest is None else my_scatter_nest(nest, n)
+        ),
+        ITSELF: [
+            "[inputs] * num_devices => [*__import__('copy').deepcopy([inputs])] * num_devices",
+            "return [inputs] * num_devices => return [type(inputs)(**vars(inputs)) for _ in 'ab'] "
+            "if hasattr(inputs, 'rate') else [inputs] * num_devices",
+            "isinstance(inputs, dict) => isinstance(inputs, dict | UserDict)",
         ],
         "A nest may hold nests: call the function for each value.": (
             "my_scatter_nest(value, num_devices) => "
@@ -318,6 +393,12 @@ check_mean = Exercise(
         "Divide by the number of rows, not by the number of chunks.": lambda m, n: (m * n).mean(),
         "Each mean stands for several rows: weight it by its chunk's size.": " * chunk_sizes => ",
         "Divide by all rows, not by those of the longest chunk.": "s.sum() => s.max()",
+        "That is one row off: a mean divides by the number of rows.": [
+            f"/ chunk_sizes.sum() => / (chunk_sizes.sum() {one})" for one in ("- 1", "+ 1")
+        ],
+        "Weight by each chunk's share, its rows divided by all rows: softmax is no share.": (
+            lambda m, n: (m * n.float().softmax(0)).sum()
+        ),
         "A long chunk counts more, not less.": [
             lambda m, n: (m / n).sum() / (1 / n).sum(),
             lambda m, n: (m / n).sum(),
@@ -343,25 +424,33 @@ def my_process_loss(scores, targets, total, num_processes):
 
     A sum over no targets is 0, and so is its gradient. Where the gradients of several small batches
     are added up before a step (gradient accumulation), `total` counts the targets of all of them.
-    If `total` is 0, no process has a target: skip the step.
     """
     loss = nn.functional.cross_entropy(scores, targets, reduction="sum")
     return loss * num_processes / total
 
 
-def averaged(attempt, *shards):
-    """The loss's average over processes, and the gradients'; each has a shard of the targets."""
+def averaged(attempt, scale, *shards):
+    """The loss's average over processes, and the gradients'; each has a shard of the targets.
+
+    The scores are scaled: by nan where the loss has to be nan as well.
+    """
     total, losses = sum(int(torch.sum(targets >= 0)) for targets in shards), []
     gradients = []
     for rank, targets in enumerate(shards):
-        scores = (torch.arange(5.0 * len(targets)) + 7 * rank).sin().reshape(-1, 5).requires_grad_()
-        loss = attempt(scores, targets, total, len(shards))
+        scores = (torch.arange(5.0 * len(targets)) + 7 * rank).sin().reshape(-1, 5) * scale
+        loss = attempt(scores.requires_grad_(), targets, total, len(shards))
         if loss is None and len(losses) < 2:
             return None
         if isinstance(loss, tuple | list) or getattr(loss, "shape", ())[:1] > (1,):
             raise NotYet(ONE_NUMBER)
         if not getattr(loss, "requires_grad", False):
             raise NotYet(KEEP_THE_WAY if (targets >= 0).any() else NO_BACKWARD)
+        if math.isnan(scale):
+            if loss.isfinite().all():
+                raise NotYet(HIDDEN)
+            losses.append(0.0)  # no number is the same as nan
+            gradients.append(torch.zeros_like(scores))
+            continue
         [gradient] = torch.autograd.grad(torch.sum(loss), scores)
         if not (loss.isfinite().all() and gradient.isfinite().all()):
             raise NotYet(NOT_FINITE if (targets >= 0).any() else NO_TARGETS)
@@ -382,25 +471,34 @@ NO_BACKWARD = (
 NOT_FROM_SCORES = "No gradient reaches the scores: return their sum over no targets, no new zero."
 ONE_NUMBER = "A loss is one number: add up those of the targets, and divide."
 NO_TARGETS = "Without targets that is nan: a sum of nothing is 0, but a mean is 0 / 0."
+HIDDEN = "The model diverged, but the loss does not show it: a sum needs no nan_to_num."
 NOT_FINITE = "The loss or its gradient is nan or infinite: cross_entropy takes scores as they are."
+SWAPPED = "The scores come first, then the targets."
 COUNT = "torch.sum(targets >= 0)"
 LOSS_OR = f"loss * num_processes / total => loss * num_processes / total if {COUNT} else "
+
+SHARDS = [[3, 1, 4], [2]], [[3, 0], [4, -100]], [[3, 1], [4, -100], [-100, -100]]
 
 check_process_loss = Exercise(
     my_process_loss,
     read_again='"A device without targets"',
     cases=[
-        tuple(map(torch.tensor, shards))
-        for shards in ([[3, 1, 4], [2]], [[3, 0], [4, -100]], [[3, 1], [4, -100], [-100, -100]])
+        *((1.0, *map(torch.tensor, shards)) for shards in SHARDS),
+        (math.nan, torch.tensor([3, 1]), torch.tensor([2])),
     ],
-    given=lambda *shards: f"processes with the targets {[each.tolist() for each in shards]}",
+    given=lambda scale, *shards: (
+        "scores of nan and " * math.isnan(scale)
+        + f"processes with the targets {[each.tolist() for each in shards]}"
+    ),
     play=averaged,
     compared=losses_first,
     hint="Each takes its sum, times the number of processes, divided by total.",
-    correct="Loss and gradient are the whole batch's in {count} cases, one with an empty process.",
+    correct="Loss and gradient are the whole batch's in {count} cases: one has an empty process.",
     errors={
         "floor_divide": "// has no backward: divide with /.",
         "used in the graph": NOT_FROM_SCORES,
+        r"'int' object has no attribute": "total and num_processes are ints: use them as they are.",
+        "not implemented for 'Long'": SWAPPED,
         "out of bounds": "cross_entropy leaves out -100 by itself: leave ignore_index as it is.",
     },
     wrong={
@@ -426,12 +524,23 @@ check_process_loss = Exercise(
             "* num_processes / total => / len(targets)",
             ("sum => mean", "* num_processes => * num_processes * len(targets)"),
         ],
-        "0 is a target too, -100 is none.": (
-            ("sum => mean", "* num_processes => * num_processes * (targets > 0).sum()")
+        "0 is a target too, -100 is none.": [
+            ("sum => mean", "* num_processes => * num_processes * (targets > 0).sum()"),
+            "scores, targets, r => scores[targets > 0], targets[targets > 0], r",
+        ],
+        "3 is not always the number of processes: take num_processes.": "* num_processes => * 3",
+        "3 is not always the number of targets: take total.": "/ total => / 3",
+        "// rounds down: neither quotient has to be whole.": [
+            "* num_processes / total => / (total // num_processes)",
+            "* num_processes / total => * (num_processes // total)",
+        ],
+        "nll_loss takes logarithms of probabilities; cross_entropy takes scores.": (
+            "cross_entropy => nll_loss"
         ),
-        "// rounds down: an average number of targets need not be whole.": (
-            "* num_processes / total => / (total // num_processes)"
+        "The targets are to be learned as they are: leave out label_smoothing.": (
+            'reduction="sum" => reduction="sum", label_smoothing=0.1'
         ),
+        SWAPPED: "scores, targets, r => targets, scores, r",
         "divide with /": "/ total => // total",
         "by itself": 'reduction="sum" => reduction="sum", ignore_index=-1',
         "-100 is no target, 0 is one: leave the targets as they are.": "ts, r => ts.clamp(0), r",
@@ -447,13 +556,14 @@ check_process_loss = Exercise(
         ],
         NOT_FINITE: "cross_entropy(scores => nll_loss(scores.log()",
         ONE_NUMBER: ["sum => none", " * num_processes / total => , total"],
+        HIDDEN: ("sum => mean", f"* num_processes => .nan_to_num() * {COUNT} * num_processes"),
         KEEP_THE_WAY: lambda *case: my_process_loss(*case).item(),
         NO_BACKWARD: [LOSS_OR + zero for zero in ("0.0", "None", "torch.tensor(0.0)")],
         NOT_FROM_SCORES: LOSS_OR + "torch.zeros((), requires_grad=True)",
     },
     also_right=[
         "* num_processes / total => / (total / num_processes)",
-        ("sum => mean", f"* num_processes => .nan_to_num() * {COUNT} * num_processes"),
+        LOSS_OR + "scores.sum() * 0",
         lambda s, t, total, n: -n * s.log_softmax(1)[t >= 0, t[t >= 0]].sum() / total,
     ],
 )

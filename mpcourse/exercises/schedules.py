@@ -107,6 +107,7 @@ NO_END_IN_SIGHT = (
 )
 NEVER = "it can never start: leave it out of the dict."
 NOTHING = "What needs nothing starts when its device is free: put that time into the same max."
+ONE = "If max() raised it: what needs nothing leaves it one number, so give it a list."
 
 
 def ends_as_text(attempt, schedule, *case):
@@ -155,12 +156,15 @@ check_simulate = Exercise(
     correct="All {count} schedules end when they should; the last one waits for ever, in part.",
     errors={
         "iterable argument is empty|empty sequence": NOTHING,
+        "TypeError: '(int|float)' object is not iterable": ONE,
+        "NameError|TypeError": "",  # its own line says enough
         "(?i:deadlock)": "If some wait for ever, return the ends of those that did run.",
         NO_END_IN_SIGHT: "All it needs has to end first. Stop if no device moved in a round.",
     },
     wrong={
         "Waits are shared: it starts at the latest of these, not their sum.": "max([ => sum([",
         NOTHING: "max([free[device], *arrived]) => max(free[device], max(arrived))",
+        ONE: "max([free[device], *arrived]) => max(free[device], *arrived)",
         "Some actions are missing: go on as long as any device moves.": (
             "while moved: => for _ in range(4 * len(schedule)):"
         ),
@@ -174,6 +178,10 @@ check_simulate = Exercise(
         "A time need not be a whole number: an action starts at once, not at the next tick.": (
             "max([free[device], *arrived]) => -(-max([free[device], *arrived]) // 1)"
         ),
+        "Times need not be whole numbers: leave the ends as they are.": [
+            f"return end => return {{action: {whole}(end[action]) for action in end}}"
+            for whole in ("int", "round")
+        ],
         "A round in which any device moved, not only the last one, is followed by another.": (
             "for device, row in enumerate(rows): => for device, row in enumerate(rows):"
             "\n            moved = False"
@@ -197,6 +205,10 @@ check_simulate = Exercise(
             ("free[device] => free[action.stage_index]", "[0] * len(schedule) => [0] * num_stages"),
         ],
         "num_stages is one more than the largest stage_index.": "1 + max( => max(",
+        "num_stages differs from schedule to schedule: one more than its largest stage_index.": [
+            f"1 + max(action.stage_index for row in schedule for action in row) => {number}"
+            for number in (2, 3, 4)
+        ],
         "So few rounds over the devices are not enough: go on as long as a device moves.": [
             "while moved: => for _ in schedule:",
             *(f"while moved: => for _ in range({rounds}):" for rounds in range(1, 9)),
@@ -306,7 +318,7 @@ def my_interleaved(num_devices, num_microbatches, num_chunks):
 check_interleaved = Exercise(
     my_interleaved,
     read_again='"In which order does a device take its chunks?"',
-    cases=[(1, 1, 2), (2, 2, 2), (2, 4, 2), (3, 3, 2), (3, 6, 2), (2, 4, 3), (2, 2, 1)],
+    cases=[(1, 1, 2), (2, 4, 2), (2, 2, 2), (3, 3, 2), (3, 6, 2), (2, 4, 3), (2, 2, 1)],
     given="{} device(s), {} micro-batch(es), {} chunks a device",
     play=written_without(interleaved_schedule),
     compared=first_row_that_differs,
@@ -315,6 +327,11 @@ check_interleaved = Exercise(
         "A round is num_devices micro-batches: so many through one chunk, then through the next.": [
             ("range(0, m, p) => [0]", "first + p => m"),
             ("range(0, m, p) => range(m)", "first + p => first + 1"),
+            (
+                "range(0, m, p) => [0]",
+                "first + p => m",
+                "(num_chunks - 1) * p => m * (num_chunks - 1)",
+            ),
         ],
         "Backwards begin with the device's last chunk: a gradient comes down the model.": (
             "num_chunks - 1 - chunk => chunk"
@@ -339,6 +356,9 @@ check_interleaved = Exercise(
             "min(len(order), => min(m,",
         ],
         "Each device does 2 forwards more than the next before its first B, not 1.": "2 * (p => (p",
+        "Its warm-up lacks 2 * (num_devices - 1 - r) forwards: each is 2 ahead of the next.": (
+            " + 2 * (p - 1 - rank) => "
+        ),
         "Its warm-up lacks (num_chunks - 1) * num_devices forwards.": "(num_chunks - 1) * p + => ",
         "Its warm-up is the longest on the first device, not on the last one.": (
             "(p - 1 - rank) => rank"

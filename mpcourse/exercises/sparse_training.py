@@ -26,7 +26,7 @@ check_cubic = Exercise(
         (150, 100, 200, 0.0, 0.8),
         (100, 100, 200, 0.2, 0.8),
         (200, 100, 200, 0.2, 0.8),
-        (300, 0, 400, 0.5, 0.9),
+        (301, 0, 400, 0.5, 0.9),
         (40, 100, 200, 0.2, 0.8),
         (260, 100, 200, 0.2, 0.8),
     ],
@@ -53,6 +53,9 @@ check_cubic = Exercise(
             for left in ("1 - step / end", "1 - (held - begin) / end")
         ],
         "It starts at `initial`, not at 0.": "(initial - final) => -final",
+        "At begin it is `initial`: the starting value is wrong.": [
+            f"(initial - final) => {sign}initial" for sign in ("-", "")
+        ],
         "That is the share of the time left, cubed: how much of the distance to final is left.": (
             "final + (initial - final) * left => left"
         ),
@@ -69,6 +72,10 @@ check_cubic = Exercise(
             "min(max(step, begin), end) => step if begin < step <= end else begin",
             "min(max(step, begin), end) => step if begin <= step <= end else end",
             lambda step, begin, *given: my_cubic(step, begin, *given) if step >= begin else 0.0,
+        ],
+        "Each step has a sparsity of its own: do not round the step.": [
+            f"max(step, begin) => max({rounded}, begin)"
+            for rounded in ("step // 2 * 2", "step // 10 * 10")
         ],
         "`//` cuts to whole numbers: a share needs `/`.": [
             "(end - held) / => (end - held) //",
@@ -87,11 +94,14 @@ check_cubic = Exercise(
 
 TRUE_STAYS = "The mask is True where a weight stays."
 IN_PLACE = "Pruned weights are not zero: change weight itself, in place."
+EXACT = "Exactly 0 is asked: a tiny number is a weight still."
 STAYING = "Weights that stay keep the values that the step gave them."
 MEMORY = "{} still remembers the pruned weights: zero there all that has the weight's shape."
 ENTRIES_ONLY = "Weights that stay keep their memory: zero the pruned entries only."
 COUNTS = "{} has another shape than the weight: it is not of single weights; keep it."
 ANOTHER_TENSOR = "{} is gone, or another tensor now: change the one that is there, in place."
+OTHER_DATA = "{}.data is another tensor now: change the values in place, as with mul_."
+MASK_CHANGED = "The mask has changed: the next step needs it as it was."
 NOTHING_ELSE = "only weight and optimizer.state[weight] are asked: something else has changed."
 GRADIENT = "The gradient stays as it is: regrowth looks at it, also where no weight is."
 NO_GRAD = "Changing a parameter in place needs torch.no_grad()."
@@ -132,9 +142,16 @@ def three_steps(attempt, name):
         wanted, remembered = weight.detach() * mask, memory(optimizer, weight)
         masked = {k: v * mask if v.shape == mask.shape else 1 * v for k, v in remembered.items()}
         before = copy.deepcopy(beside(optimizer, weight, mask, other))
+        places = {name: value.data_ptr() for name, value in remembered.items()}
+        places["weight"] = weight.data_ptr()
         result = attempt(optimizer, weight, mask)
+        if not same(mask, before[3]):
+            raise NotYet(MASK_CHANGED)
         look_at_weight(weight.detach(), wanted, mask)
         look_at_memory(memory(optimizer, weight), remembered, masked, mask)
+        for name, value in {"weight": weight, **remembered}.items():
+            if value.data_ptr() != places[name]:  # as after `weight.data = weight.data * mask`
+                raise NotYet(OTHER_DATA.format(name))
         if not same(beside(optimizer, weight, mask, other), before):
             raise NotYet(NOTHING_ELSE if same(weight.grad, before[0]) else GRADIENT)
         if result is not None:
@@ -157,17 +174,22 @@ def memory(optimizer, parameter):
 
 
 def look_at_weight(weight, wanted, mask):
-    if same(weight, wanted):
+    if same(weight, wanted) and not weight[~mask].any():
         return
     why = STAYING
-    if weight[~mask].any():
+    if same(weight, wanted):
+        why = EXACT
+    elif weight[~mask].any():
         why = IN_PLACE if weight[mask].any() else TRUE_STAYS
     raise NotYet(f"expected weight {short(wanted)}", f"got {short(weight)}", why)
 
 
 def look_at_memory(found, remembered, wanted, mask):
     for key, expected in wanted.items():
-        if found.get(key) is not None and not same(found[key], expected):
+        there = found.get(key)
+        if there is not None and same(there, expected) and there[expected == 0].any():
+            raise NotYet(f"in {key}:", EXACT)
+        if there is not None and not same(there, expected):
             why = MEMORY.format(key) if (found[key] * ~mask).any() else ENTRIES_ONLY
             why = why if expected.shape == mask.shape else COUNTS.format(key)
             raise NotYet(f"expected {key} {short(expected)}", f"got {short(found[key])}", why)
@@ -186,6 +208,12 @@ check_keep = Exercise(
     wrong={
         TRUE_STAYS: "weight.mul_(mask) => weight.mul_(~mask)",
         IN_PLACE: "weight.mul_(mask) => weight * mask",
+        EXACT: [
+            "weight.mul_(mask) => weight[~mask] = 1e-12",
+            "value.mul_(mask) => value[~mask] = 1e-12",
+        ],
+        OTHER_DATA.format("weight"): "weight.mul_(mask) => weight.data = weight.data * mask",
+        OTHER_DATA.format("momentum_buffer"): "value.mul_(mask) => value.data = value.data * mask",
         STAYING: "weight.mul_(mask) => weight.zero_()",
         MEMORY.format("momentum_buffer"): [
             "value.mul_(mask) => pass",
@@ -217,6 +245,7 @@ check_keep = Exercise(
             "value.shape == mask.shape => value.dim()",
             "value.shape == mask.shape => value.numel() > 1",
         ],
+        MASK_CHANGED: "weight.mul_(mask) => weight.mul_(mask); mask.zero_()",
         RETURN_NOTHING: lambda o, weight, mask: my_keep(o, weight, mask) or (weight, o),
     },
     errors={
@@ -235,6 +264,7 @@ check_keep = Exercise(
 # 3. One regrowth step
 
 NONE_CHANGED = "A tensor that was handed in has changed: return new ones."
+CHANCE = "Each call grows others: no chance, the gradient says what grows."
 NO_THRESHOLD = "With count 0 nothing goes: there is no smallest of none for a threshold."
 MASK_OF_BOOL = "The next exchange gets the new mask: torch.bool, as the old one; `~` needs it."
 
@@ -254,8 +284,11 @@ def my_regrow(mask, weight, gradient, count):
 
 
 def exchanged(attempt, *case):
-    """A world whose next exchange takes the mask that this one returns."""
+    """A world whose next exchange takes the mask that this one returns; no chance decides."""
+    others = [short(attempt(*copy.deepcopy(case))) for _ in range(5)]
     result = attempt(*case)
+    if {*others} != {short(result)}:
+        raise NotYet(CHANCE)
     mask = result[0] if isinstance(result, tuple | list) and result else None
     if isinstance(mask, Tensor) and mask.dtype != torch.bool and same(mask, mask.bool()):
         raise NotYet(MASK_OF_BOOL)
@@ -293,6 +326,7 @@ check_regrow = Exercise(
         exchange([0, 1, 1, 1], [0, -3, 2, 1], [4, 1, -2, 3], 0),
         exchange([1, 1, 1, 1, 0], [0.2, 0.5, -0.3, 0.9, 0], [9, 0.1, 0.2, 3, 10], 1),
         exchange([1, 1, 1, 0], [0, 0, 0.9, 0], [5, 4, 1, 2], 1),  # whichever goes, comes back
+        exchange([0, 0, 1, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0.9, 0], [2, 1, 5, 3, 4, 1, 2], 1),
         exchange([1, 1, 1, 1], [0.9, -0.05, 0.1, -0.6], [3, 0, 0, 1], 2),  # no slope, and back
         exchange([1, 1, 1, 0, 0], [0.9, -0.2, 0.5, 0.4, 0], [1, 2, 1, -5, 3], 1),  # 0.4: of before
     ],
@@ -313,12 +347,20 @@ check_regrow = Exercise(
         "The weight says what goes, the gradient what grows.": [
             f"weight.abs() => {size}" for size in ("gradient.abs()", "(weight * gradient).abs()")
         ],
+        "Weights grow where none is: there, a masked gradient is zero.": (
+            "gradient.abs() => (gradient * mask).abs()"
+        ),
+        CHANCE: "gradient.abs() => torch.rand_like(gradient)",
         "Where no weight is, weight * gradient is zero.": "t.abs() => t.abs() * weight.abs()",
         "The mask is True where a weight is.": (
             "mask.clone() => (~mask)",
             "(~mask, torch.inf) => (mask, torch.inf)",
         ),
-        "A weight of the mask may be zero: ask the mask what is there.": "~mask => weight == 0",
+        "A weight of the mask may be zero: ask the mask what is there.": [
+            "~mask => weight == 0",
+            "left[sizes.flatten().argsort(stable=True)[:count]] = False => left[:] = False; "
+            "left[(weight * mask).abs().flatten().topk(int(mask.sum()) - count).indices] = True",
+        ],
         "`weight[mask]` counts its places anew.": [
             "sizes.flatten() => weight[mask].abs()",
             (
@@ -327,10 +369,16 @@ check_regrow = Exercise(
             ),
         ],
         "`gradient[~left]` counts its places anew.": ".masked_fill(left, -torch.inf) => [~left]",
-        "`argsort` sorts each row by itself: flatten before.": ".flatten() => ",
+        "`argsort` sorts each row by itself: flatten before.": [
+            ".flatten() => ",
+            "left[sizes.flatten().argsort(stable=True)[:count]] = False => "
+            "left.view(mask.shape).scatter_(-1, sizes.argsort(-1)[..., :count], False)",
+        ],
         "A weight of -2 is not small: drop by absolute value.": "weight.abs() => weight",
         "What is there cannot grow: then fewer weights come than go.": [
-            f".masked_fill(left, -torch.inf) => {kept_out}" for kept_out in ("", "* ~left")
+            *(f".masked_fill(left, -torch.inf) => {kept_out}" for kept_out in ("", "* ~left")),
+            "wanted.argsort(descending=True, stable=True)[:count] => "
+            "(gradient.abs().flatten() * ~left).topk(count).indices",
         ],
         "Dropped, and nothing has grown: as many come as go.": "] = True => ] = False",
         "Grown, and nothing has gone: as many go as come.": "[:count]] = False => [:count]]",

@@ -1,6 +1,7 @@
 """Exercises of page `start_here`: two devices, a clock, a worker."""
 
 import contextlib
+import inspect
 import queue
 import threading
 import time
@@ -9,6 +10,7 @@ from functools import partial
 from numbers import Real
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from mpcourse.devices.devices import Device, get_devices, synchronize
 from mpcourse.devices.streams import StreamContext
@@ -34,27 +36,70 @@ def my_both_at_once(devices, half_a, half_b):
     return [a + b.to(a.device) for a, b in zip(first_half, second_half, strict=True)]
 
 
+class Apart(torch.Tensor):
+    """A tensor that has numbers, and meets those of another device as on two GPUs: not at all."""
+
+    device = property(lambda self: self.place)
+
+    def to(self, device, *_, **__):
+        """A copy at the place that is named, or at that of another tensor."""
+        return placed(self.tolist(), getattr(device, "place", device))
+
+    def cpu(self):
+        """A copy in the memory of the host."""
+        return self.to("cpu")
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Apart)]
+        places = sorted({str(each.place) for each in given})
+        if len(places) > 1:
+            both = f"found at least two devices, {' and '.join(places)}!"
+            raise RuntimeError(f"Expected all tensors to be on the same device, but {both}")
+        result = super().__torch_function__(func, types, args, kwargs)
+        for each in tree_leaves(result):
+            if isinstance(each, Apart):
+                each.place = given[0].place
+        return result
+
+
+def placed(values, place):
+    tensor = torch.tensor(values).as_subclass(Apart)
+    tensor.place = torch.device(place)
+    return tensor
+
+
+def plain(tensor):
+    return torch.tensor(tensor.tolist())
+
+
+PAIR = [Device(k, torch.device("cpu", k), "cpu core", f"pretended GPU {k}") for k in (0, 1)]
+
+
 def two_jobs(attempt):
     """What came of two jobs that note where they run and wait a second to meet each other."""
-    devices = get_devices(2)
-    begun, in_place, met = [threading.Event(), threading.Event()], ([], []), []
+    begun, ran, met = [threading.Event(), threading.Event()], ([], []), []
 
-    def half(own, values):
-        in_place[own].append(devices[own].worker.is_here())
+    def half(own, gradients):
+        here = [f"on devices[{k}]" for k in (0, 1) if PAIR[k].worker.is_here()]
+        ran[own].append(*here or ["elsewhere"])
         begun[own].set()
         met.append(in_time(begun[1 - own].wait))
-        return [torch.tensor(value, device=devices[own].device) for value in values]
+        return [placed(values, PAIR[own].device) for values in gradients]
 
     half_a, half_b = ([1.0, 2.0], [[3.0]]), ([10.0, 20.0], [[30.0]])
-    found = attempt(devices, lambda: half(0, half_a), lambda: half(1, half_b))
-    synchronize(devices)  # work that was handed over, but not waited for
+    found = attempt(list(PAIR), lambda: half(0, half_a), lambda: half(1, half_b))
+    if inspect.iscoroutine(found):
+        found.close()
+        raise NotYet(ASYNC)
+    synchronize(PAIR)  # work that was handed over, but not waited for
     if isinstance(found, list | tuple):
-        found = [each if torch.is_tensor(each) else type(each).__name__ for each in found]
+        found = [plain(each) if torch.is_tensor(each) else type(each).__name__ for each in found]
     return {
-        "half_a on devices[0], in each run": in_place[0],
-        "half_b on devices[1], in each run": in_place[1],
+        "half_a ran": ", then ".join(ran[0]) or "never",
+        "half_b ran": ", then ".join(ran[1]) or "never",
         "both under way at the same time": all(met),
-        "returned": found,
+        "returned": plain(found) if torch.is_tensor(found) else found,
     }
 
 
@@ -66,6 +111,9 @@ def first_difference(outcome, expected):
 SUMS = "Return a list: each tensor of half A plus the matching one of half B."
 PLACES = "Run half_a once, on devices[0], and half_b once, on devices[1], at the same time."
 RESULTS = "A Result is no value yet: ask each for its value with result()."
+ASYNC = "An async function only prepares its work, and nothing ran: leave out async."
+HANDED = "Use the devices that the function is handed; each runs its job in its own worker."
+MOVE = "Half B's tensors lie on the second device, as on two GPUs: bring each over, b.to(a.device)."
 ADDED = "[a + b.to(a.device) for a, b in zip(first_half, second_half, strict=True)]"
 
 check_both_at_once = Exercise(
@@ -74,25 +122,41 @@ check_both_at_once = Exercise(
     given="two jobs, each of which waits a second for the other to begin",
     play=two_jobs,
     compared=first_difference,
-    hint=lambda found, _: SUMS if [*found.values()][:3] == [[True], [True], True] else PLACES,
+    hint=lambda found, right: (
+        SUMS if found | {"returned": 0} == right | {"returned": 0} else PLACES
+    ),
     correct="Both were under way at the same time, each on its device, and were added.",
     errors={
         "runs|'function' object is not": "Hand over half_a itself.",
         "Result|'method'": RESULTS,
         "'submit'": PLACES,
-        "must be Tensor": SUMS,
+        "must be Tensor|equal size|same number of dimensions": SUMS,
+        "on the same device": MOVE,
     },
     wrong={
         "One began after the other's end: which call waited?": (".submit => .run", ".result() => "),
         "Hand over half_a itself.": ["(half_a) => (lambda: half_a)", "(half_a) => (half_a())"],
         "Results are no values yet: use result().": f"{ADDED} => [result_a, result_b]",
         "Side by side is not added: add the matching ones.": f"{ADDED} => first_half + second_half",
-        "Do not halve the sum: both are parts of it.": "[a + b.to(a.device) => [(a + b) / 2",
-        SUMS: [f"{ADDED} => {each}(first_half, second_half)" for each in ("", "torch.add")],
+        "Do not halve the sum: both are parts of it.": f"{ADDED} => [each / 2 for each in {ADDED}]",
         PLACES: ["devices[1] => devices[0]", "submit(half_b) => submit(half_a)", "s[0].s => s.s"],
         RESULTS: ".result() => .wait()",
+        SUMS: [
+            f"{ADDED} => (first_half, second_half)",
+            f"{ADDED} => torch.add(first_half, second_half)",
+            f"{ADDED} => torch.stack({ADDED})",
+            f"{ADDED} => torch.cat({ADDED})",
+        ],
+        MOVE: "b.to(a.device) => b",
+        ASYNC: "def my => async def my",
+        HANDED: ("devices[0] => get_devices(2)[0]", "devices[1] => get_devices(2)[1]"),
     },
-    also_right=["[a + => [a.add_(b) if a.device == b.device else a +"],
+    also_right=[
+        "[a + => [a.add_(b) if a.device == b.device else a +",
+        "b.to(a.device) => b.to(devices[0].device)",
+        "a + b.to(a.device) => sum((a.cpu(), b.cpu()))",
+        f"{ADDED} => tuple(torch.add(a, b.to(a)) for a, b in zip(first_half, second_half))",
+    ],
 )
 
 # 2. A clock
@@ -135,6 +199,7 @@ EARLY = "the clock was read before the work had ended."
 STILL = " Or does your clock stand still in a nap, as process_time does?"
 OLDER = "The device was busy with older work: wait before the first reading too."
 SLEPT = "nobody knows how long older work takes; synchronize waits for as long as it needs."
+ALONE = "Return the seconds alone, without what fn returned."
 ANY_DEVICE = "torch.cuda.synchronize waits for GPUs only, synchronize([device]) for any device."
 GPUS = " This device queues, so run returns early: synchronize([device]) before both readings."
 
@@ -176,8 +241,8 @@ def look_at_clock(found, kind, given):
     if in_place != [True]:
         raise NotYet("fn runs once, on the device: hand it over once, with device.submit(fn).")
     if not isinstance(seconds, Real) or not abs(seconds) < 1e9:
-        nothing = NO_RETURN * (measured is None)
-        raise NotYet(f"expected a number of seconds, got {short(measured)}", nothing)
+        why = ALONE if isinstance(measured, tuple | list) else NO_RETURN * (measured is None)
+        raise NotYet(f"expected a number of seconds, got {short(measured)}", why)
     if seconds < 0:
         raise NotYet(f"got {seconds}: take the first reading from the second.")
     if seconds == round(seconds, 3):
@@ -224,6 +289,10 @@ check_time = Exercise(
         SLEPT: "synchronize([device])\n    start => time.sleep(0.5)\n    start",
         "that is rounded": [f"{TAKEN} => round({TAKEN}, 1)", f"{TAKEN} => int({TAKEN})"],
         NO_RETURN: f"return {TAKEN} => print({TAKEN})",
+        ALONE: (
+            "device.submit => value = device.submit",
+            f"return {TAKEN} => return value, {TAKEN}",
+        ),
         "return seconds": f"{TAKEN} => ({TAKEN}) * 1000",
     },
     also_right=["[device] => ", "submit(fn).result() => run(fn)"],
@@ -288,13 +357,42 @@ def outcomes_of(waits, own_error=None):
     for how, what in map(came_from, waits):
         if how == LATE:
             return [*words, LATE]
-        own = how == "raised" and what is own_error
-        words.append(f"{how} {'what the job raised' if own else short(what)}")
+        alike = how == "raised" and repr(what) == repr(own_error)
+        own = "what the job raised" if what is own_error else "a copy of what the job raised"
+        words.append(f"{how} {own if alike else short(what)}")
     return words
 
 
 def came_of(*jobs):
     return lambda hand_over, _: outcomes_of(map(hand_over, jobs))
+
+
+def naps():
+    time.sleep(0.1)
+    return 42
+
+
+def first_job(hand_over, _):
+    """What a job gives that naps; neither its worker nor who waits for it may run a loop."""
+    wait, used_s = hand_over(naps), []
+
+    def waiting():
+        start = time.thread_time()
+        value = wait()
+        used_s.append(time.thread_time() - start)
+        return value
+
+    words = outcomes_of([waiting])
+    if words != ["returned 42"]:
+        return words
+    _, start_s = came_from(hand_over(time.thread_time))
+    time.sleep(0.1)
+    _, end_s = came_from(hand_over(time.thread_time))
+    if {type(start_s), type(end_s)} == {float} and end_s - start_s > MOST_USED_S:
+        raise NotYet(POLLS)
+    if used_s[0] > MOST_USED_S:
+        raise NotYet(WAIT_POLLS)
+    return words
 
 
 def own_thread(_, attempt):
@@ -360,6 +458,10 @@ def at_work(attempt, given, trial, hint):
     return trial(hand_over, attempt)
 
 
+MOST_USED_S = 0.02  # a thread that waits uses less than a thousandth of this, one in a loop all
+GOES_ON = "Restart the kernel: such a thread goes on, and slows all that you time."
+POLLS = f"While there is no job, your worker runs a loop, on a core: let get wait. {GOES_ON}"
+WAIT_POLLS = "While it waits, wait runs a loop, on a core and with the GIL: let the box's get wait."
 Unforeseen = type("Unforeseen", (Exception,), {})  # errors which no attempt can name
 ITS_VALUE = "wait waits for the value and returns it."
 NO_TIMEOUT = "wait waits for as long as the job takes: no timeout."
@@ -376,11 +478,15 @@ THE_ERROR = (
 SAME = "Each error must leave the same thread running: start no new one."
 OWN_BOX = "An error goes into its own job's box; if the first job raises, no value is set yet."
 
+TAKE, GOT = "            fn, box = jobs.get()", "            value, error = box.get()"
+LOOP = "            end = time.perf_counter() + 0.4  # its thread goes on in this process\n"
+LOOP += "            while {}.empty() and time.perf_counter() < end:\n                pass\n"
+
 check_worker = Exercise(
     my_worker,
     read_again='"A worker in a few lines"',
     cases=[
-        ("a job that naps and returns 42", came_of(lambda: time.sleep(0.1) or 42), ITS_VALUE),
+        ("a job that naps and returns 42", first_job, ITS_VALUE),
         ("a job that says where it runs", own_thread, DAEMON),
         ("a long job and three behind it", behind_a_long_job, IN_ORDER),
         ("jobs that return 0, None, an error, ()", came_of(int, [].clear, KeyError, tuple), MARKED),
@@ -419,7 +525,6 @@ check_worker = Exercise(
         "The error is returned: raise it.": "raise error => return error",
         "The thread has ended: no error may leave the loop.": "box.put((N => return box.put((N",
         THE_ERROR: [
-            "raise error => raise type(error)(*error.args)",
             "None, error => None, None",
             "box.put((None, error)) => pass",
         ],
@@ -429,6 +534,9 @@ check_worker = Exercise(
             "box.put((None, error)) => errors.append(error) or box.put((None, error))",
             "raise error => raise errors.pop()",
         ),
+        POLLS: f"{TAKE} => {LOOP.format('jobs')}{TAKE}",
+        WAIT_POLLS: f"{GOT} => {LOOP.format('box')}{GOT}",
+        "a copy of what the job raised": "raise error => raise type(error)(*error.args)",
         "Catch all: Exception.": "box.put((N => isinstance(error, IndexError) and box.put((N",
     },
     also_right=["except Exception => except BaseException"],

@@ -11,7 +11,14 @@ from torch import distributed, nn
 from torch.distributed import distributed_c10d, pipelining
 from torch.distributed.pipelining import ScheduleGPipe
 
-from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, same, short
+from mpcourse.exercises.exercise import (
+    Exercise,
+    NotYet,
+    expected_and_got,
+    leaving_alone,
+    same,
+    short,
+)
 from mpcourse.multiprocess.in_threads import torch_ranks_in_threads
 from mpcourse.multiprocess.torch_stage import PipelineStage
 from mpcourse.schedules.actions import makes, needs
@@ -63,8 +70,11 @@ def its_own_stage(stage, *given, **named):
     torch_s_stage(stage, *given, **named)
     found = stage.stage_index, stage.num_stages, len([*stage.submod.parameters()])
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
-    if found != (rank, ranks, 8 // ranks):  # the net of `small_work` has 8
-        raise NotYet("Rank {} made stage {} of {}, of {} weights.".format(rank, *found), STAGES)
+    wanted = rank, ranks, 8 // ranks  # the net of `small_work` has 8
+    if found != wanted:
+        words = "stage {} of {}, of {} weights"
+        made = f"Rank {rank} made {words.format(*found)}; wanted is {words.format(*wanted)}."
+        raise NotYet(made, STAGES)
 
 
 torch_s_stage, torch_s_to = pipelining.PipelineStage.__init__, torch.Tensor.to
@@ -171,6 +181,7 @@ check_pipeline = Exercise(
     hint="schedule.step takes inputs on the first rank, target= and losses= on the last alone.",
     correct="On 2 and on 4 ranks: gradients as uncut, and a loss for each micro-batch on the last.",
     errors={
+        "NameError": "This name is not defined: look how it is written where you make it.",
         "stage_index|Stage index|out of range|argument: 'device'|group size": STAGES,
         # 'comms': what torch 2.11's destroy_process_group misses in a thread's own world
         "destroy_process_group|group twice|not been initialized|'comms'": "No init, no destroy.",
@@ -229,6 +240,8 @@ check_pipeline = Exercise(
             "PipelineStage(layers => PipelineStage(net",
             "rank, count, device) => rank, count)",
         ],
+        " of 4, of 2 weights.": "len(net) // count => 2",  # of the first rank that tells
+        "This name is not defined": "schedule.step() => schedul.step()",
         "wraps one module": ["net[rank => [*net][rank", "net[rank => nn.ModuleList(net)[rank"],
         INPUTS: [
             "(inputs.to(device)) => (inputs, targets)",
@@ -354,7 +367,8 @@ check_messages = Exercise(
     hint="When a rank has done an action, write its send, and the receive into the other's row.",
     correct="All messages are there, and in {count} schedules nobody blocks.",
     errors={
-        "had not returned": "No action was ready any more: note makes(action) as done.",
+        "had not returned": "No action became ready any more. Do you remove what you wrote "
+        "(row.pop(0))? Do you note makes(action) as done, and no text?",
         "list index out of range": "An empty row? Or a stage taken for a rank, which may hold two?",
     },
     wrong={
@@ -371,6 +385,7 @@ check_messages = Exercise(
         "when all its needs are done": " or not done.issuperset(needs(row[0], num_stages)): => :",
         "is one too many, or belongs elsewhere": "rank_of[to] != rank => True",
         STOPS: ("makes(action) => action", "while any(left): => for _ in range(99):"),
+        "No action became ready": "makes(action) => str(makes(action))",
         "several stages: read from the rows": "rank_of[to] => (to % len(rows))",
         "The given schedule has changed": "[list(row) for row in schedule] => schedule",
     },
@@ -406,6 +421,7 @@ NUMBER = "The loss of a part is a tensor of one number, its sum: return it, and 
 EMPTY = "A part of padding alone has the mean 0/0; its sum is 0."
 KINDS = "new_full keeps the type of the targets."
 ZERO = "0 is a class, whose row the loss counts; -100 is left out."
+COUNT = "Divide by the targets that count: padding does not, nor what was -100 before."
 MINUS = "-1 is not left out: ignore_index is -100."
 
 
@@ -432,6 +448,8 @@ def in_parts(attempt, inputs, targets, rows, parts):
         loss = torch.stack(losses).sum()
         if loss.isnan():
             raise NotYet("the loss of the batch is nan", EMPTY)
+        if loss.isinf():
+            raise NotYet("the loss of the batch is inf", COUNT)
         gradient = torch.autograd.grad(loss, outputs)[0]
     else:
         loss = gradient = None
@@ -441,6 +459,17 @@ def in_parts(attempt, inputs, targets, rows, parts):
 def as_padded(outcome, expected):
     kinds = [[each[name].dtype for name in ("inputs", "targets")] for each in (outcome, expected)]
     return same(outcome, expected) and kinds[0] == kinds[1]
+
+
+def what_differs(outcome, expected):
+    """The first of inputs, targets, loss and gradient that is not right."""
+    for name, right in expected.items() if outcome and set(outcome) == set(expected) else ():
+        found = outcome[name]
+        if not same(found, right):
+            return [f"{name}: {line}" for line in expected_and_got(found, right)]
+        if found.dtype != right.dtype and name in ("inputs", "targets"):
+            return [f"{name}: expected {right.dtype}, got {found.dtype}"]
+    return expected_and_got(outcome, expected)
 
 
 BATCHES = [(torch.float64, 2, 4, 3, 2), (torch.float64, 4, 16, 10, 3), (torch.float32, 4, 8, 8, 3)]
@@ -458,22 +487,25 @@ check_padded = Exercise(
         "The given batch has changed: return new tensors (torch.cat makes them).", in_parts
     ),
     same=as_padded,
+    compared=what_differs,
     hint="Add rows of zeros, each with the target -100, behind all others. The losses of the parts "
     "have to add up to the mean over the targets of the batch that are not -100.",
     errors={
         "'Long'": ORDER,
         "Target 2 is out of bounds": CALLED,
+        "Target -100 is out of bounds": "cross_entropy leaves -100 out by itself: no ignore_index.",
         "does not require grad": "The loss stays a tensor: .item() cuts it off from its gradient.",
         "target dtype|scalar type|not implemented|'list'": KINDS,
         "dimension|size": "The rows to add have the shape (more, *inputs.shape[1:]).",
     },
     wrong={
-        ZERO: ["-100) => 0)", "((more,), -100) => ((more,), 0)"],
+        ZERO: ["-100) => 0)", "((more,), -100) => ((more,), 0)", "targets != -100 => targets > 0"],
         MINUS: "((more,), -100) => ((more,), -1)",
         "The loss stays a tensor": 'reduction="sum") => reduction="sum").item()',
         "{2} rows are asked.": [
             "rows - len(inputs) => -len(inputs) % 4",
             "rows - len(inputs) => rows",
+            "rows - len(inputs) => 16 - len(inputs)",
             "rows - len(inputs) => 0",
         ],
         "Add as many targets as rows.": [
@@ -493,10 +525,14 @@ check_padded = Exercise(
         EMPTY: ', reduction="sum") => ) * (target != -100).sum()',
         "Add no columns.": "torch.cat([inputs, inputs.new_zeros(more, *inputs.shape[1:])]) => "
         "nn.functional.pad(inputs, (0, more))",
-        "new_zeros keeps the type.": [
-            "inputs.new_zeros => torch.zeros",
-            "inputs.shape[1:])]) => inputs.shape[1:])]).float()",
-        ],
+        "new_zeros keeps the type.": "inputs.new_zeros => torch.zeros",
+        "The inputs keep their type: no .float().": "inputs.shape[1:])]) => "
+        "inputs.shape[1:])]).float()",
+        "no ignore_index": 'reduction="sum") => reduction="sum", ignore_index=0)',
+        "A full batch is cut, too: the means of {3} parts add up to {3} times the mean.": (
+            "    inputs = torch.cat( =>     if more == 0:\n        "
+            "return inputs, targets, nn.functional.cross_entropy\n    inputs = torch.cat("
+        ),
         KINDS: "-100)]) => -100)]).int()",
         "Add the rows behind those of the batch.": "])\n => ][::-1])\n",
         "Add zeros, no copies.": "inputs.new_zeros(more, *inputs.shape[1:]) => "
@@ -508,7 +544,8 @@ check_padded = Exercise(
             "/ counted => / (target != -100).sum()",
             "/ counted => / len(target)",
         ],
-        "Divide by the targets that count: padding does not, nor what was -100 before.": [
+        COUNT: [
+            "targets != -100 => targets == -100",
             "/ counted => / rows",
             "/ counted => / (rows - more)",
             "/ counted => / len(targets)",

@@ -144,13 +144,15 @@ check_halves = Exercise(
 MOST_IDLE = {(4, 8): 0.12, (5, 9): 0.13}
 UNITS = Costs(1, 2, input_backward=1, weight_backward=1)
 NOT_MORE_AHEAD = "Each W follows its I: here the forwards ahead are too many, not the W too late."
-GIVEN_BACK = "W gives back what is held: do one before that F, or begin with fewer forwards."
+GIVEN_BACK = "W gives back what is held: do one before that F."
+BOTH_TOO_MANY = "Begin with as many forwards as 1F1B, then do a W before an F that finds no room."
 STILL_WHOLE = "Its backwards are whole. Which half of them does the stage before wait for?"
 REVERSED = "The other way round: the last device does fewest F ahead, so most W may wait there."
 BESIDE = "A W beside its I fills no hole. Which devices hold less than the cap allows?"
 ORDER = "Keep 1F1B's order of F and I: an F too early takes a W's room, too late lets others wait."
 HOLES_LEFT = "Some W wait, but holes are left. Where does a device wait before its last I?"
 DEADLOCK = "Nobody can go on. Does each device begin with more forwards than the next one?"
+NO_DICT = "That is a dict: return a list, with a list of actions per device, device 0 first."
 READ_ONCE = "A generator is read once: return a list, with a list of actions per device."
 ANY_SIZE = "num_stages and num_microbatches say how many there are: any number."
 ONE_STAGE_EACH = "Each device has one stage: as many devices as stages."
@@ -206,19 +208,21 @@ def written(attempt, p, m):
     """The schedule, and who else has written it."""
     rows = attempt(p, m)
     inside = rows if isinstance(rows, list | tuple) else []
+    if isinstance(rows, dict):
+        raise NotYet(NO_DICT)
     if any(isinstance(each, Iterator) for each in [rows, *inside]):
         raise NotYet(READ_ONCE)
     return as_actions(rows), borrowed(attempt, {"make_schedule", "zero_bubble_schedule"})
 
 
-def legal(outcome, p, m, cap, *too_full):
-    """The schedule, if it can run, and who else wrote it; `too_full` has words: W late, or not."""
+def legal(outcome, p, m, cap, too_full):
+    """The schedule, if it can run, and who else wrote it; `too_full` makes words for too much."""
     schedule = as_actions(outcome[0])
     try:
         validate_schedule(schedule, p, m, max_activations=cap)
     except ScheduleError as error:
         reverse = all_follow(schedule[-1:]) and not all_follow(schedule[:1])
-        why = REVERSED if reverse else too_full[all_follow(schedule)]
+        why = REVERSED if reverse else too_full(schedule)
         why = why if "makes it hold" in str(error) else DEADLOCK * ("deadlock" in str(error))
         found = len(schedule), len({a.microbatch_index for row in schedule for a in row})
         why = why if found == (p, m) else ANY_SIZE
@@ -228,8 +232,20 @@ def legal(outcome, p, m, cap, *too_full):
     return schedule, outcome[1]
 
 
+def begun_with(schedule):
+    """By stage: the forwards before its first I, or before its first whole B."""
+    rows = [row for row in without_w(schedule) if row]
+    return {row[0].stage_index: "".join(a.kind for a in row).find("I") for row in rows}
+
+
 def idle_share(outcome, p, m):
-    schedule, others = legal(outcome, p, m, p, GIVEN_BACK, NOT_MORE_AHEAD)
+    def too_full(schedule):
+        if all_follow(schedule):
+            return NOT_MORE_AHEAD
+        more = any(ahead > p - stage for stage, ahead in begun_with(schedule).items())
+        return BOTH_TOO_MANY if more else GIVEN_BACK
+
+    schedule, others = legal(outcome, p, m, p, too_full)
     idle = simulate(schedule, UNITS).bubble_fraction
     most = MOST_IDLE.get((p, m), 1.0)
     if idle <= most:
@@ -254,6 +270,10 @@ WHOLE_FIRST = (  # nobody waits for stage 0, so its backwards may stay whole
 )
 BESIDE_ITS_I = "len(waiting) > rank => waiting"
 AHEAD = "2 * (num_stages - 1 - rank) + 1"
+W_BEHIND_F = (
+    '"W" * (index >= late) + "F" * (index < num_microbatches - ahead) => '
+    '"F" * (index < num_microbatches - ahead) + "W" * (index >= late)'
+)
 ONE_MORE = f"{AHEAD} => min(num_stages, num_stages - rank + 1)"
 
 check_split_backward = Exercise(
@@ -288,21 +308,28 @@ check_split_backward = Exercise(
         NOT_MORE_AHEAD: slip(my_no_wait, "2 * rank => 0"),
         DEADLOCK: slip(my_no_wait, f"{AHEAD} => rank + 1", "2 * rank => rank"),
         REVERSED: "> rank => > num_stages - 1 - rank",
-        GIVEN_BACK: ["> rank => > num_microbatches", my_no_wait],
+        GIVEN_BACK: ["> rank => > num_microbatches", "> rank => > 2 * rank"],
+        BOTH_TOO_MANY: my_no_wait,
+        NO_DICT: "return schedule => return dict(enumerate(schedule))",
         "0W0 is missing": "split.append(waiting.pop(0)) => waiting.pop(0)",
         "did the work: write the order yourself": lambda p, m: zero_bubble_schedule(p, m, "h1"),
     },
     also_right=[slip(my_no_wait, f"{AHEAD} => num_stages - rank", "2 * rank => rank")],
 )
 
-TOO_FULL = "At most 2p - 1 are held: fewer forwards ahead, or W sooner."
+TOO_FULL = "At most 2p - 1 are held: begin with fewer forwards."
+W_FIRST = "At most 2p - 1 are held: do a W before that F."
 MORE_AHEAD = "A device that waits for its first I can do more forwards before it."
 FEWER = "Too many forwards ahead: a device whose I can start has to send it back, not do another F."
 LATER = "More W have to be kept back than in ZB-H1: they fill the holes before the last I."
 
 
 def most_waits(outcome, p, m):
-    schedule, others = legal(outcome, p, m, 2 * p - 1, TOO_FULL, TOO_FULL)
+    def too_full(schedule):
+        begun = begun_with(schedule).items()
+        return TOO_FULL if any(more > 2 * (p - stage) - 1 for stage, more in begun) else W_FIRST
+
+    schedule, others = legal(outcome, p, m, 2 * p - 1, too_full)
     run = simulate(schedule, UNITS)
     waits = [run.waits(device) for device in range(p)]
     if not max(waits):
@@ -311,8 +338,7 @@ def most_waits(outcome, p, m):
     if any(a.kind == "B" and a.stage_index for row in schedule for a in row):
         why = STILL_WHOLE
     else:
-        ahead = {row[0].stage_index: "".join(a.kind for a in row) for row in without_w(schedule)}
-        extra = [len(ahead[r].partition("I")[0]) - 2 * (p - 1 - r) - 1 for r in range(p)]
+        extra = [ahead - 2 * (p - r) + 1 for r, ahead in begun_with(schedule).items()]
         why = MORE_AHEAD if min(extra) < 0 else FEWER if max(extra) > 0 else LATER
     raise NotYet("expected: no device waits once it has begun", f"got waits of {waits}", why)
 
@@ -342,9 +368,10 @@ check_no_wait = Exercise(
         STILL_WHOLE: one_f_one_b_schedule,
         TOO_FULL: [
             (f"{AHEAD} => 2 * num_stages", "2 * rank => 0"),
-            "2 * rank => 9",
             (f"{AHEAD} => num_microbatches", "2 * rank => 0"),  # GPipe
         ],
+        W_FIRST: ["2 * rank => 9", W_BEHIND_F],
+        NO_DICT: "return schedule => return dict(enumerate(schedule))",
     },
     also_right=[f"{AHEAD} => 2 * (num_stages - rank) - 1"],
 )

@@ -1,9 +1,10 @@
 """The studies of page `pruning` run on one seed; a seed fixes what comes out."""
 
+import numpy as np
 import torch
 from pruning_study import (
     DRY,
-    NARROW,
+    NARROWER,
     SHARES,
     SMALL,
     _cut_inside,
@@ -11,12 +12,15 @@ from pruning_study import (
     compare_shares,
     compare_small,
     compare_trunk,
+    packed_bytes,
+    right_digits,
     rounded,
     shares_by_scan,
 )
 from torch import nn
 
 from mpcourse.capstone.trials import Digits
+from mpcourse.devices import read_recording, values_by
 from mpcourse.exercises.pruning import Residual
 from mpcourse.pruning import apply_masks, bytes_in_formats, global_masks, magnitude
 from mpcourse.training.nets import lenet_300_100, linear_net
@@ -60,13 +64,14 @@ def test_the_small_net_has_the_bytes_of_the_pruned_one(run, data, monkeypatch):
     rows = run(compare_small, data, 3, DRY)
     ways = ["pruned", "pruned, 4 bits", "small", "more work"]
     ways += ["dense", "dense, 4 bits", "dense, 2 bits"]
-    ways += [f"narrow{longer}{bits}" for longer in ("", ", longer") for bits in ("", ", 4 bits")]
+    new = "narrow", "narrower", "narrower, longer"
+    ways += [f"{net}{bits}" for net in new for bits in ("", ", 4 bits")]
     assert [row["way"] for row in rows] == ways
     small = [row["way"] for row in rows if row["accuracy"] < most]  # bytes, here
     assert small == ["small", "more work"]
-    narrow = sum(p.numel() for p in linear_net(*NARROW).parameters() if p.dim() > 1) / 2
+    narrow = sum(p.numel() for p in linear_net(*NARROWER).parameters() if p.dim() > 1) / 2
     most = 14_500 + 26_620 / 2 + 8 * 410  # a packed mask, what stays, biases and scales
-    assert 0.95 * most < narrow + 8 * (sum(NARROW) + 10) < most
+    assert 0.95 * most < narrow + 8 * (sum(NARROWER) + 10) < most
     assert all(row["held_out"] > 0.6 for row in rows)
 
 
@@ -115,3 +120,36 @@ def test_until_it_loses_weights_the_pruned_net_is_the_dense_one(run, data, monke
     monkeypatch.setattr("pruning_study.apply_masks", lambda *_: None)
     rows = {row["way"]: row for row in run(compare_small, data, 3, DRY)}
     assert rows["pruned"] | {"way": "dense"} == rows["dense"]
+
+
+def test_a_file_is_packed_whole_and_zeros_cost_their_mask():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10))
+    rows, weights = 110, 79_400
+    four, two = (packed_bytes(net, bits) - 8 * rows for bits in (4, 2))
+    assert 0.8 * weights / 2 < four <= 1.01 * weights / 2
+    assert two < 0.6 * four
+    assert 0.8 * 4 * weights < packed_bytes(net, 32) - 4 * rows <= 1.01 * 4 * weights
+    apply_masks(net, global_masks(magnitude(net), 0.9))
+    assert packed_bytes(net, 4) - 8 * rows < weights / 8 + weights / 20
+    zeros = nn.Linear(784, 100)
+    nn.init.zeros_(zeros.weight)
+    assert packed_bytes(zeros, 4) < 8 * 100 + 100
+
+
+def test_the_right_digits_are_as_many_as_the_accuracy_says(data):
+    torch.manual_seed(0)
+    net = lenet_300_100().to(data.place)
+    digits = bytes.fromhex(right_digits(data, net)[1:])
+    assert np.unpackbits(np.frombuffer(digits, np.uint8)).mean() == data.accuracy(net)
+
+
+def test_in_the_recording_the_narrow_nets_take_no_more_packed_bytes_than_the_pruned_one():
+    rows = read_recording("pruning_small.csv").rows
+    best = {}
+    for way in ("pruned", "narrow", "narrower, longer"):
+        of_it = [row for row in rows if row["way"] == f"{way}, 4 bits"]
+        held, packed = (values_by(of_it, "rate", of=of) for of in ("held_out", "packed"))
+        best[way] = sum(packed[max(held, key=lambda rate: sum(held[rate]))])
+    assert max(best, key=best.get) == "pruned"
+    assert best["narrow"] > 0.95 * best["pruned"]
