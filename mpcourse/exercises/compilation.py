@@ -96,7 +96,7 @@ check_kernel = Exercise(
         ("x_0", [("mul", "x_0", "*", 3.0)]),
         ("x_0", [("sub", "x_0", "-", 3.0)]),
         ("x_0", [("mul", "x_0", "*", 3.0), ("add", "mul", "+", 1.0)]),
-        ("l_y_", [("sub", 1.0, "-", "l_y_"), ("mul", "sub", "*", 0.0625)]),
+        ("l_y_", [("sub", 1.0, "-", "l_y_"), ("mul", "sub", "*", 1.0625)]),
         ("l_y_", [("mul", "l_y_", "*", "l_y_"), ("add", "mul", "+", "l_y_")]),
         ("x_0", [("sub", "x_0", "-", 2.0), ("mul", "sub", "*", 3.0), ("add", "mul", "+", "sub")]),
     ],
@@ -147,6 +147,7 @@ check_kernel = Exercise(
         "The left side may be a number, or an earlier result.": [
             "{name} = {left} => {name} = {entry}",
             ("{name} = {left} => {entry} = {entry}", "result[i] = {name} => result[i] = {entry}"),
+            "{name} = {left} => {name} = {lines[-1].split()[0]}",
         ],
         "it is in `entry`": [
             'lines = [f"{entry} => lines = [f"x',
@@ -235,6 +236,7 @@ check_holds = Exercise(
         ("torch.ones(4, requires_grad=True).detach()",),
         ("torch.ones(4, device='meta')",),
         ("torch.ones(6)[::3].contiguous()",),
+        ("torch.ones(6)[::6]",),
         ("-torch.ones(4)",),
         ("torch.tensor([1.0, float('inf'), float('nan')])",),
     ],
@@ -261,12 +263,18 @@ check_holds = Exercise(
             "x.dim() == 1 => x.dim() == 1 and len(x) > 1",
             "x.dim() == 1 => x.dim() == 1 and x.numel() > 0",
         ],
+        "The loop runs len(x) times, whatever len(x) is: any length will do.": [
+            f"x.dim() == 1 => x.dim() == 1 and len(x) % {n} == 0" for n in (4, 8, 16)
+        ],
         "len() counts rows: of 4 x 4 numbers, the kernel would work on 4.": "x.dim() == 1 => True",
         "One number without a dimension has no len().": "x.dim() == 1 => x.dim() < 2",
         "These numbers do not lie one behind the other: call is_contiguous().": [
             "x.is_contiguous() => True",
             "x.is_contiguous() => x.storage_offset() == 0",
         ],
+        "One number has no neighbour, so its stride does not matter: call is_contiguous().": (
+            "in_a_row = x.dim() == 1 and x.is_contiguous() => in_a_row = x.stride() == (1,)"
+        ),
         "A slice may begin later: so does its address.": (
             "x.is_contiguous() => x.is_contiguous() and x.storage_offset() == 0"
         ),
@@ -289,7 +297,6 @@ check_holds = Exercise(
         "Return True or False.": [lambda x: x, lambda x: x >= 0, lambda x: "float32"],
     },
     also_right=[
-        "in_a_row = x.dim() == 1 and x.is_contiguous() => in_a_row = x.stride() == (1,)",
         "x.dim() == 1 => x.dim() > 0 and x.numel() == len(x)",  # n x 1 is a row, too
         lambda x: torch.tensor(my_holds(x)),
     ],

@@ -51,7 +51,10 @@ check_mlp_parts = Exercise(
             "_weight[:, own] => _weight[:, slice(*(n * len(down_weight) // ranks "
             "for n in (rank, rank + 1)))]"
         ),
-        UNCHANGED: "return up_weight => down_weight.mul_(2)\n    return up_weight",
+        UNCHANGED: (
+            "return up_weight => given, up_weight = up_weight, up_weight.clone()\n    "
+            "given.zero_()\n    return up_weight"
+        ),
         "A bias is cut like the outputs, not divided.": [f"{BIAS} / ranks", f"{BIAS}[own] / ranks"],
         "The sum would be right, but neighbours belong together here: one day they are a head.": (
             "slice(rank * inner // ranks, (rank + 1) * inner // ranks) => slice(rank, None, ranks)"

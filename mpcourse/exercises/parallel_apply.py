@@ -354,6 +354,7 @@ check_replicas = Exercise(
         ),
         CUT_OFF: "weights, rows) => weights, rows).detach()",
         "The rows get a gradient, too.": "weights, rows) => weights, rows.detach())",
+        "The rows come last": "weights, rows) => rows, weights)",
         "A replica gives back": "functional_call(shell => device.submit(functional_call, shell",
         "The outputs are net's own: nothing divides them.": "rows) => rows) / len(devices)",
         UNCALLED: lambda net, devices: [

@@ -140,6 +140,7 @@ check_scatter = Exercise(
             chunk.flip(0) for chunk in my_scatter(b.flip(0), n)[::-1]
         ],
         FLOAT: "-(-len(batch) // num_devices) => len(batch) / num_devices",
+        "it has no len.": "// num_devices => // len(num_devices)",
         "but chunk did the work": lambda b, n: b.chunk(n),
         "but torch_scatter did the work": lambda b, n: torch_scatter(b, n),
     },
@@ -542,6 +543,7 @@ check_process_loss = Exercise(
         ),
         SWAPPED: "scores, targets, r => targets, scores, r",
         "divide with /": "/ total => // total",
+        "use them as they are.": "/ total => / total.item()",
         "by itself": 'reduction="sum" => reduction="sum", ignore_index=-1',
         "-100 is no target, 0 is one: leave the targets as they are.": "ts, r => ts.clamp(0), r",
         "cross_entropy takes scores: it has a softmax of its own.": (
