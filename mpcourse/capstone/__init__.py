@@ -3,12 +3,14 @@
 Page `capstone`.
 """
 
+from mpcourse.capstone.copies import Copies, count_copies
 from mpcourse.capstone.plans import (
     Forecast,
     Plan,
     block_work,
     bytes_per_sample,
     counted_costs,
+    fresh_bytes,
     prunable_blocks,
     pruned,
     saved_bytes,

@@ -62,7 +62,7 @@ class Forecast:
 
     timeline: Timeline  # the simulated step, in millions of multiply-adds
     state_bytes: list[int]  # per device, what it holds before the first sample
-    held_bytes: list[int]  # per device, what it holds at most: its state and activations
+    held_bytes: list[int]  # per device, at most: state, activations, a block's fresh gradient
 
 
 def validate_plan(plan: Plan, net: nn.Sequential, batch_size: int) -> None:
@@ -130,26 +130,29 @@ def block_work(net: nn.Sequential, image: Tensor) -> list[float]:
     return work
 
 
-def counted_costs(work: Sequence[float], size: int) -> Costs:
+def counted_costs(work: Sequence[float], size: int, price: float = BLOCK_PRICE) -> Costs:
     """What each block costs for a micro-batch, in millions of multiply-adds.
 
     The backward does the forward's work twice: for the gradient of the input, and for that of the
     weights. The gradient of the images is not needed, so the first block's does it once.
-    Each way of a block costs `BLOCK_PRICE` besides, however small the micro-batch.
+    Each way of a block costs `price` besides, however small the micro-batch.
 
     Args:
         work: One number per block, as `block_work` counts them.
         size: Samples of the micro-batch.
+        price: Of a block, each way.
     """
     forward = [each * size for each in work]
     backward = [forward[0], *(2 * each for each in forward[1:])]
-    return Costs(*([BLOCK_PRICE + time for time in row] for row in (forward, backward)))
+    return Costs(*([price + time for time in row] for row in (forward, backward)))
 
 
-def simulate_plan(plan: Plan, work: Sequence[float], batch_size: int) -> Timeline:
+def simulate_plan(
+    plan: Plan, work: Sequence[float], batch_size: int, price: float = BLOCK_PRICE
+) -> Timeline:
     """The step of a plan, from the work of the blocks that its pruning leaves."""
     sizes = microbatch_sizes(batch_size, num_microbatches=plan.num_microbatches)
-    cut = [cut_costs(counted_costs(work, size), plan.cut) for size in sizes]
+    cut = [cut_costs(counted_costs(work, size, price), plan.cut) for size in sizes]
     costs = [replace(each, recompute=plan.recompute) for each in cut]
     return simulate(make_schedule(plan.schedule, NUM_DEVICES, NUM_DEVICES, len(sizes)), costs)
 
@@ -166,6 +169,11 @@ def state_bytes(net: nn.Sequential, cut: int) -> list[int]:
     return [STATE_BYTES * sum(p.numel() for p in part.parameters()) for part in _cut(net, cut)]
 
 
+def fresh_bytes(blocks: nn.Sequential) -> int:
+    """Bytes of the largest block's gradient: a backward makes it beside the one that it adds to."""
+    return max(4 * sum(p.numel() for p in block.parameters()) for block in blocks)
+
+
 def bytes_per_sample(net: nn.Sequential, cut: int, image: Tensor) -> list[int]:
     """What each of two stages keeps of a sample from its forward to the end of its backward."""
     front, back = _cut(net, cut)
@@ -180,15 +188,20 @@ def _cut(net: nn.Sequential, cut: int) -> tuple[nn.Sequential, nn.Sequential]:
     return net[:cut], net[cut:]
 
 
-def forecast(plan: Plan, net: nn.Sequential, image: Tensor, batch_size: int) -> Forecast:
+def forecast(
+    plan: Plan, net: nn.Sequential, image: Tensor, batch_size: int, price: float = BLOCK_PRICE
+) -> Forecast:
     """Count and simulate a plan for a net before its pruning; nothing is trained or timed."""
     validate_plan(plan, net, batch_size)
     slim, image = pruned(net, plan.keep), image.cpu()
-    timeline = simulate_plan(plan, block_work(slim, image), batch_size)
+    timeline = simulate_plan(plan, block_work(slim, image), batch_size, price)
     per_sample = bytes_per_sample(slim, plan.cut, image)
     with torch.no_grad():
         inputs = [image.nbytes, slim[: plan.cut](image).nbytes]
     states = state_bytes(slim, plan.cut)
+    fresh = [0, 0]  # the first micro-batch's gradient is the one that is kept
+    if plan.num_microbatches > 1:
+        fresh = [*map(fresh_bytes, _cut(slim, plan.cut))]
     largest = max(microbatch_sizes(batch_size, num_microbatches=plan.num_microbatches))
     held = []
     for device in range(NUM_DEVICES):
@@ -196,5 +209,5 @@ def forecast(plan: Plan, net: nn.Sequential, image: Tensor, batch_size: int) -> 
         # of the micro-batches whose forward will run again, only what they came as is there
         bare = min(timeline.peak_inputs[device] * largest, batch_size) - whole
         kept = whole * per_sample[device] + max(bare, 0) * inputs[device]
-        held.append(states[device] + kept)
+        held.append(states[device] + kept + fresh[device])
     return Forecast(timeline, states, held)

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from mpcourse.capstone.plans import (
+    BLOCK_PRICE,
     NUM_DEVICES,
     Forecast,
     Plan,
@@ -53,15 +54,15 @@ class Task:
     net: nn.Sequential  # trained, on the host; plans prune copies of it
     data: Digits  # a mini-batch is one of its loader's
     devices: Sequence[Device]  # two
-    most_bytes: int  # that a device may hold: its state and activations
+    most_bytes: int  # that a device may hold
     least_accuracy: float  # of the pruned net after its epochs, 0 to 1
     fixed: tuple[str, ...] = ()  # blocks that stay whole
     batch_size: int = 128
     epochs: int = 2  # that a pruned net is trained for
 
-    def forecast(self, plan: Plan) -> Forecast:
+    def forecast(self, plan: Plan, price: float = BLOCK_PRICE) -> Forecast:
         """What is known of a plan before it runs; one that cannot run is refused."""
-        return forecast(plan, self.net, self.data.all_train[0][:1], self.batch_size)
+        return forecast(plan, self.net, self.data.all_train[0][:1], self.batch_size, price)
 
 
 @dataclass(frozen=True)

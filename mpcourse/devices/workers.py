@@ -266,8 +266,13 @@ def wait_until(ready: Callable[[], bool]) -> None:
 
     Whoever makes it true calls `wake` of this worker.
     """
-    with shield():
-        _here.thread.serve_until(ready)
+    thread = _here.thread
+    exposed = thread.expose(None)  # as `shield`, without its calls: every wait of a step pays them
+    try:
+        thread.serve_until(ready)
+    finally:
+        thread.expose(exposed)
+    thread.heed_cancel()
 
 
 class _Thread(threading.Thread):
@@ -352,10 +357,11 @@ class _Thread(threading.Thread):
             del result, job  # as in `serve`
             self.expose(None)  # what has been raised by then comes out before this ends
 
-    def expose(self, result: Result | None) -> None:
-        """Say in which job, if in any, `Cancelled` may be raised from now on, at any line."""
+    def expose(self, result: Result | None) -> Result | None:
+        """Say in which job `Cancelled` may be raised from now on; return the one before."""
         with self._lock:
-            self.exposed = result
+            before, self.exposed = self.exposed, result
+        return before
 
     def cancel(self, result: Result) -> None:
         """Raise `Cancelled` in the job of `result`: now if its code runs, else when it heeds it."""
@@ -400,8 +406,7 @@ class shield:
     def __enter__(self) -> None:
         self._thread = _this_thread()
         if self._thread is not None:
-            self._exposed = self._thread.exposed
-            self._thread.expose(None)
+            self._exposed = self._thread.expose(None)
 
     def __exit__(self, *_: object) -> None:
         if self._thread is not None:

@@ -16,15 +16,25 @@ OVERWRITTEN = "Sums are overwritten: add in the first round, begin the second wi
 CHUNKS_ONLY = "Send a chunk in each step, not the whole tensor."
 A_TUPLE = "tensor_split gives a tuple, whose items cannot be set: `chunks[i].add_(…)` writes."
 NO_VIEW = "Not every tensor divides by the ranks; tensor_split cuts any."
-ROUND = "After the last rank comes rank 0: to (rank + 1) % count, from (rank - 1) % count."
+ROUND = (
+    "After the last rank comes rank 0: to (rank + 1) % count, from (rank - 1) % count. "
+    "And `count` is not always 4."
+)
+FROM_LEFT = "In a ring, receive only from the left: from rank (r - 1) % n."
+ONE_EACH = "In each step a rank sends once and receives once; here one receives more often."
+FIVE = "The function takes five arguments: tensor, rank, count, send, recv."
 PIECE_FIRST = "Here it is `send(piece, target)`, and `recv(source)` returns the piece."
 ONE_CHUNK = "That is a reduce-scatter: a second round gives everybody all chunks."
 PADDED = "More numbers than came in: what a chunk was filled up with has to go again."
 NO_GROUP = "No processes are connected here: build it out of the given send and recv."
 NUMBER_BY_NUMBER = "Add over the ranks, number by number: no `sum()` or `mean()` of a tensor."
 A_LIST = "A list is no tensor: torch.cat joins chunks, torch.tensor takes numbers."
-TOO_FEW = "Chunks are numbered modulo the ranks; tensor_split gives one to every rank."
-GIVEN = {"process group": NO_GROUP, r"TypeError: .*(send|recv\(\)) takes": PIECE_FIRST}
+TOO_FEW = "Chunks are numbered modulo `count`, not 4; tensor_split gives one to every rank."
+GIVEN = {
+    "process group": NO_GROUP,
+    r"TypeError: .*(send|recv\(\)) takes": PIECE_FIRST,
+    r"takes \d positional arguments? but 5 were given": FIVE,
+}
 
 
 def my_all_reduce(tensor, rank, count, send, recv):
@@ -54,7 +64,7 @@ def on_ranks(attempt, count, numbers):
 def refuse_unfinished(results, exchange, numbers, waits_for):
     if exchange.stuck is not None:
         waits = [f"rank {rank} waits for rank {source}" for rank, source in exchange.stuck.items()]
-        line = f"It never ends: {', '.join(waits)}, and nobody sends."
+        line = f"It never ends: {', '.join(waits)}; no such message comes."
         raise NotYet(line, waits_for if exchange.sent else RECEIVES_FIRST)
     for rank, result in enumerate(results):
         if not isinstance(result, Tensor) or result.shape != (numbers,):
@@ -75,12 +85,17 @@ def around(attempt, count, numbers):
     for source, target, _ in exchange.sent:
         if target != (source + 1) % count:
             raise NotYet(f"Rank {source} sent to rank {target}: {TO_THE_RIGHT}")
-    refuse_unfinished(results, exchange, numbers, waits_for="")
+    stuck = exchange.stuck or {}
+    from_left = all(source == (rank - 1) % count for rank, source in stuck.items())
+    refuse_unfinished(results, exchange, numbers, waits_for=ONE_EACH if from_left else FROM_LEFT)
     steps, most = 2 * (count - 1), 2 * (count - 1) * -(-numbers // count)
     for rank in range(count):
         sent = [piece.numel() for source, _, piece in exchange.sent if source == rank]
         if len(sent) > steps:
-            raise NotYet(f"Rank {rank} sent {len(sent)} messages; two rounds have {steps} steps.")
+            line = (
+                f"Rank {rank} sent {len(sent)} messages; two rounds of count - 1 steps are {steps}."
+            )
+            raise NotYet(line)
         if sum(sent) > most:
             line = f"Rank {rank} sent {sum(sent)} numbers; a ring of chunks sends {most}."
             raise NotYet(line, CHUNKS_ONLY)
@@ -96,7 +111,8 @@ def whole_tensors(tensor, rank, count, send, recv):
 
 
 SECOND_ROUND = "range(count, 2 * count - 1)"
-DIVIDED = "It was divided more than once: each number once."
+DIVIDED = "It was divided more than once: divide once, at the end."
+DIVIDED_AS_IT_ADDS = "add_(recv((rank - 1) % count)) => add_(recv((rank - 1) % count)).div_(count)"
 IN_EACH_STEP = "add_(recv((rank - 1) % count)) => lerp_(recv((rank - 1) % count), 0.5)"
 
 check_ring = Exercise(
@@ -115,6 +131,8 @@ check_ring = Exercise(
             "/ count => / count / count",
             (IN_EACH_STEP, "tensor / count => tensor"),
             ("% count)) => % count)).div_(count)", "tensor / count => tensor"),
+            (DIVIDED_AS_IT_ADDS, "tensor / count => tensor"),
+            DIVIDED_AS_IT_ADDS,
         ],
         "The sum is whole: divide it by `count`.": [
             f"/ count => / {n}"
@@ -144,16 +162,24 @@ check_ring = Exercise(
         ),
         CHUNKS_ONLY: whole_tensors,
         RECEIVES_FIRST: "send( => recv((rank - 1) % count); send(",
-        "sent 5 messages; two rounds have 4 steps.": "range(1, count) => range(1, count + 1)",
+        "sent 5 messages; two rounds of count - 1 steps are 4.": (
+            "range(1, count) => range(1, count + 1)"
+        ),
+        FROM_LEFT: [
+            "recv((rank - 1) => recv((rank + 1)",
+            lambda t, r, c, s, v: (s(t[:1], (r + 1) % c), v((r + 1) % c)) and t,
+        ],
+        ONE_EACH: "return => recv((rank - 1) % count); return",
+        FIVE: [lambda t, r, c, s: t, lambda t: t],
         "was never received.": "return => send(tensor[:1], (rank + 1) % count); return",
         NO_RETURN: "return tensor => tensor",
         ONE_CHUNK: "return tensor => return chunks[rank]",
         PADDED: "return tensor => return torch.cat([tensor, tensor[:1]])",
         A_LIST: "return tensor / count => return list(chunks)",
         NO_GROUP: "chunks = => torch.distributed.all_reduce(tensor); chunks =",
-        ROUND: ", (rank + 1) % count) => , rank + 1)",
+        ROUND: [", (rank + 1) % count) => , rank + 1)", ", (rank + 1) % count => , (rank + 1) % 4"],
         PIECE_FIRST: ["send( => (lambda a, b: send(b, a))(", "recv( => recv(tensor, "],
-        TOO_FEW: "tensor_split => chunk",
+        TOO_FEW: ["tensor_split => chunk", "% count => % 4"],
         A_TUPLE: "].add_(recv((rank - 1) % count)) => ] += recv((rank - 1) % count)",
         NO_VIEW: "tensor.tensor_split(count) => tensor.view(count, -1)",
         "The last numbers are in no chunk; tensor_split takes all.": (
@@ -208,7 +234,20 @@ def my_stuck(programs):
 
 
 S, R = "send", "recv"
+A_DICT = "Say also where: a dict, rank -> index of the operation."
+RANKS_AS_KEYS = "The keys are ranks: numbers, no strings."
 AT_ITS_END = "A program may be empty, or at its end: look before you read its next operation."
+
+
+def as_a_dict(attempt, programs):
+    """What the attempt returns, if it is None or has numbers as keys."""
+    stuck = attempt(programs)
+    if stuck is not None and not isinstance(stuck, dict):
+        raise NotYet(f"got {short(stuck)}", A_DICT)
+    if any(isinstance(rank, str) for rank in stuck or ()):
+        raise NotYet(f"got {short(stuck)}", RANKS_AS_KEYS)
+    return stuck
+
 
 check_deadlock = Exercise(
     my_stuck,
@@ -227,8 +266,12 @@ check_deadlock = Exercise(
         ([[(R, 1)], [(R, 0)], [(S, 3)], [(R, 2)]],),
         ([[(S, (r + 1) % 5), (R, (r - 1) % 5)] for r in range(5)],),
         ([[(R, 4), (S, 1)], *([(S, (r + 1) % 5), (R, r - 1)] for r in range(1, 5))],),
+        (  # the last rank begins, and hands on: a pass over the ranks can move one pair only
+            [[(R, r + 1)] * 3 * (r < 5) + [(S, r - 1)] * 3 * (r > 0) for r in range(6)],
+        ),
     ],
     given="programs {}",
+    play=as_a_dict,
     hint="Two ranks go on when one is at a send to the other, which is at a recv from it; "
     "operations can meet at different indices.",
     wrong={
@@ -245,19 +288,29 @@ check_deadlock = Exercise(
                 'rank)) and next_of(other := op[1]) == (gets.get(op[0], "send"), rank)',
             ),
         ],
-        "One pass each is too few: repeat until nothing moves.": "while moved => for _ in programs",
+        "A fixed number of passes can be too few: repeat until nothing moves.": [
+            f"while moved => for _ in {passes}"
+            for passes in (
+                "programs",
+                *(f"range({n})" for n in range(2, 15)),
+                "range(max(map(len, programs), default=0))",
+                "range(len(programs) + max(map(len, programs), default=0))",
+            )
+        ],
         "A recv names its sender: it meets a send from no other rank.": (
             'next_of(other) == ("recv", rank) => (next_of(other) or "e")[0] == "recv"'
         ),
         "A send and its receive end together: move both on.": "at[other] += 1 => pass",
         "The first operation of a program has index 0.": "rank: index => rank: index + 1",
         NO_RETURN + " If all end, return {{}}.": "])} => ])} or None",
-        "Say also where: a dict, rank -> index of the operation.": [
-            lambda p, form=form: form(my_stuck(p)) for form in (list, set, bool)
+        A_DICT: [
+            *(lambda p, form=form: form(my_stuck(p)) for form in (list, set, bool)),
+            *(lambda p, given=given: given for given in ([0, 1], True)),
         ],
-        "The keys are ranks: numbers, no strings.": (
-            lambda p: {str(rank): index for rank, index in my_stuck(p).items()}
-        ),
+        RANKS_AS_KEYS: [
+            lambda p: {str(rank): index for rank, index in my_stuck(p).items()},
+            lambda p: {"0": 0},
+        ],
         "Count also the operations that are done.": lambda p: dict.fromkeys(my_stuck(p), 0),
         "The value is the operation's index.": [
             f"rank: index => rank: programs[rank][index{part}]" for part in ("", "][1", ":")
@@ -279,6 +332,10 @@ check_deadlock = Exercise(
 OWN_PARTNER = "A rank is no partner of itself: the bits are 1, 2, 4, …; `rank ^ 0` is the rank."
 TOO_FAR = "The partners of n ranks are 0 to n - 1: the bits are 1, 2, 4, … while they are below n."
 IN_PAIRS = "The two of a pair swap with each other: of ranks 0 and 1, each is the other's partner."
+NO_PAIRS = (
+    "Without pairs a sum can be right, too, but doubling is asked for: "
+    "of ranks 0 and 1, each is the other's partner."
+)
 EACH_STEP = "In every step each rank swaps with one partner, and 1, 2, 4, … ranks share a sum."
 WHOLE = "Whole tensors are swapped; no chunks."
 TURNS = "Both of a pair send first: if they take turns, each step takes twice as long."
@@ -329,7 +386,7 @@ def in_pairs(attempt, count, numbers):
     pairs = {(source, target) for source, target, _ in exchange.sent}
     for source, target in sorted(pairs):
         if (target, source) not in pairs:
-            raise NotYet(f"Rank {source} sent to rank {target}, which sent nothing back.", IN_PAIRS)
+            raise NotYet(f"Rank {source} sent to rank {target}, which sent nothing back.", NO_PAIRS)
     if received_first:
         return {"returned": results, "received before they sent": sorted(received_first)}
     return results
@@ -378,13 +435,11 @@ check_doubling = Exercise(
         EACH_STEP: ["bit < count => bit < count // 2", as_a_tree, (*OWN, "bit *= 2 => bit += 1")],
         WHOLE: [my_all_reduce, "send(tensor => send(tensor[: len(tensor) // 2]"],
         RECEIVES_FIRST: "send( => recv(rank ^ bit); send(",
-        IN_PAIRS: [
-            "rank ^ bit => (rank + bit) % count",
-            (  # the right sum, but around a ring
-                "send(tensor, rank ^ bit => send(tensor, (rank + bit) % count",
-                "recv(rank ^ bit => recv((rank - bit) % count",
-            ),
-        ],
+        IN_PAIRS: "rank ^ bit => (rank + bit) % count",
+        NO_PAIRS: (  # the right sum, but around a ring
+            "send(tensor, rank ^ bit => send(tensor, (rank + bit) % count",
+            "recv(rank ^ bit => recv((rank - bit) % count",
+        ),
         TURNS: (
             "send(tensor => late = rank & bit and recv(rank ^ bit); send(tensor",
             "+ recv(rank ^ bit) => + (late if rank & bit else recv(rank ^ bit))",
@@ -392,6 +447,7 @@ check_doubling = Exercise(
         OWN_PARTNER: "rank ^ bit => rank ^ (bit - 1)",
         TOO_FAR: "bit < count => bit <= count",
         NO_GROUP: "bit = 1 => bit = 1; torch.distributed.all_reduce(tensor)",
+        FIVE: [lambda t, r, c, s: t, lambda t: t],
         NO_RETURN: "return tensor => tensor",
         PIECE_FIRST: ["send( => (lambda a, b: send(b, a))(", "recv( => recv(tensor, "],
     },

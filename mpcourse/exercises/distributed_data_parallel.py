@@ -25,6 +25,12 @@ LATE = "A bucket is any `size` gradients, as they arrive: send it in the hook th
 NO_HOOK = "A parameter has no hook: each that requires a gradient takes one."
 ONE_TENSOR = "A full bucket leaves as one tensor: torch.cat the flattened gradients, and send that."
 OF_ARGUMENT = "Call the argument all_reduce: in the check it stands for torch.distributed's."
+SECOND_IS_OP = "The second argument of all_reduce is the op: write async_op=True."
+SENT_AGAIN = "This tensor was sent before: after wait() it holds the sum, so send it once."
+OTHER_DTYPE = (
+    "A gradient has its parameter's dtype: send the numbers without half() or another cast."
+)
+SHARED = "A default list is made once, and all modules would share it: make it in the function."
 FEWER_RANKS = "There are {0} ranks: divide by count."
 ARGUMENT = "torch calls the hook with one argument: the parameter."
 TOO_EARLY = "register_hook calls before .grad is written: it is register_post_accumulate_grad_hook."
@@ -72,16 +78,21 @@ def two_steps(attempt, count, frozen, *size):
         there.append({name for name, p in net.named_parameters() if p.grad is not None})
         refuse_if(not size and set().union(*there) - there[-1], RETURNS_NONE)
         refuse_if(not size and ((tensor is None and any(own)) or there[-1] in there[:-1]), TWO_SENT)
+        refuse_if(op is True, SECOND_IS_OP)
         refuse_if(op not in (None, torch.distributed.ReduceOp.SUM), SUMS_ALONE)
         refuse_if(any(torch.isin(tensor.detach(), p).any() for p in net.parameters()), WEIGHTS)
         refuse_if(size and backward and not async_op, BLOCKS)  # `finish` may wait
         refuse_if(not tensor.numel(), NOTHING_LEFT)
+        again = any(tensor.data_ptr() == message.tensor.data_ptr() for message in sent)
+        refuse_if(size and again, SENT_AGAIN)
         sent.append(Message(tensor, count, size and backward))
         if size and len(there[-1]) > sum(message.holds for message in sent):
             refuse_if(any(own) and not all(own), NO_HOOK)
             raise NotYet(ONE_TENSOR if sent[-1].holds < min(size[0], len(there[-1])) else LATE)
         return sent[-1] if async_op else sent[-1].wait()
 
+    defaults = getattr(inspect.unwrap(attempt), "__defaults__", None) or ()
+    refuse_if(any(isinstance(each, list) for each in defaults), SHARED)
     with during("while the hooks were made"):
         finish = inspect.unwrap(attempt)(net, all_reduce, count, *size)
     if finish is ...:
@@ -269,6 +280,9 @@ check_buckets = Exercise(
     wrong={
         BLOCKS: ", async_op=True => ",
         WAITS_IN_A_HOOK: "async_op=True) => async_op=True).wait()",
+        SECOND_IS_OP: "async_op=True => True",
+        SENT_AGAIN: "message.wait() => message.wait(), all_reduce(flat)",
+        OTHER_DTYPE: "in bucket]) => in bucket]).half()",
         LATE: (
             "parameter.register_post_accumulate_grad_hook(on_gradient) => pass",
             "finish(): => finish():\n        [*map(on_gradient, module.parameters())]",
@@ -295,6 +309,10 @@ check_buckets = Exercise(
             "size:\n            send() => size: send(), bucket.clear()",
         ),
         LOCAL: "bucket.clear() => bucket = []",
+        SHARED: (
+            "count, size): => count, size, bucket=[], sent=[]):",
+            "    bucket, sent = [], []\n => ",
+        ),
         WEIGHTS: "parameter.grad.flatten() => parameter.flatten()",
         FLAT: "parameter.grad.flatten() => parameter.grad",
         PIECES: [
@@ -362,6 +380,7 @@ check_buckets = Exercise(
         "NoneType.*, while the hooks": CALLED_AT_ONCE,
         r"split_sizes=\[\]": EMPTIED,
         "is_completed": ASKS,
+        "assign a gradient with dtype|data of a different type": OTHER_DTYPE,
         "split_sizes|gradient of size|is invalid for input": PIECES,
         "number of dimensions|equal size|[Ss]izes of tensors": FLAT,
     },
@@ -415,6 +434,11 @@ ROUND = "model.module skips DDP's forward, which prepares the sending: call mode
 CLIPPED = "Here nothing is clipped. A step that clips does it once: after the last backward."
 THEIRS = "The list is the caller's: take it apart without a change, as in `*others, last = …`."
 CLIP = "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+SECOND = "Of more than two, the second is not the last: compare with len(micro_batches) - 1."
+ONE_STEP = "One optimizer step for all micro-batches."
+RATE = "The learning rate is the caller's: divide each loss, and leave the rate."
+EVAL = "eval() is for measuring: it switches dropout and batch norm. A training step leaves it out."
+NO_GRAD = "Inside no_grad no graph is kept for a backward: the method meant here is model.no_sync."
 BY_ITSELF = "DDP sends and averages by itself: the step calls nothing of torch.distributed."
 
 
@@ -430,11 +454,14 @@ class Replica(nn.Module):
 
     def note(self, _):
         """Say of a backward whether DDP would have sent in it."""
+        refuse_if("step" in self.done, ONE_STEP)
         refuse_if(self.sends and not self.require_backward_grad_sync, FORWARD)
         self.done.append("sent" if self.sends else "kept")
 
     def forward(self, rows):
         """Settle, as DDP's does, whether the backward sends."""
+        refuse_if(not torch.is_grad_enabled(), NO_GRAD)
+        refuse_if(not self.training, EVAL)
         self.sends, self.inside = self.require_backward_grad_sync, True
         result, self.inside = self.module(rows), False
         return result
@@ -464,6 +491,7 @@ def stepped(attempt, *sizes):
             raise NotAttempted
         refuse_if("grad_fn" in repr(result), GRAPH)
         refuse_if([*map(id, parts)] != before, THEIRS)
+        refuse_if(optimizer.param_groups[0]["lr"] != 0.5, RATE)
         after = {"weight": model.module.weight.detach().clone(), "returned": numbers(result)}
         steps.append({"backwards and steps": model.done.copy()} | after)
     return steps
@@ -483,8 +511,27 @@ check_ddp_step = Exercise(
         TOO_OFTEN: "model.no_sync() => contextlib.nullcontext()",
         NOT_SENT: [INSIDE, (INSIDE, "loss / total => loss")],
         FORWARD: ("with model.no_sync() => if True", "(loss / => with model.no_sync(): (loss /"),
-        "One optimizer step for all micro-batches.": [
+        EVAL: "total = => model.eval()\n    total =",
+        NO_GRAD: "with model.no_sync() => with torch.no_grad()",
+        RATE: (
+            "optimizer.step() => optimizer.param_groups[0]['lr'] /= len(micro_batches)\n"
+            "    optimizer.step()"
+        ),
+        SECOND: (
+            "*others, last = => others =",
+            "    with model.no_sync():\n => ",
+            "        summed = sum(backward(*each) for each in others)\n => ",
+            "    summed += backward(*last) => "
+            "    summed = 0\n    for i, each in enumerate(others):\n"
+            "        with contextlib.nullcontext() if i == 1 else model.no_sync():\n"
+            "            summed += backward(*each)",
+        ),
+        ONE_STEP: [
             "return loss => optimizer.step(); return loss",
+            (
+                "return loss => optimizer.step(); return loss",
+                "(*last)\n    optimizer.step() => (*last)",
+            ),
             STEPS,
             (STEPS, "(*last)\n    optimizer.step() => (*last)"),
         ],
@@ -543,6 +590,7 @@ check_ddp_step = Exercise(
         NO_CALL: "no_sync() => no_sync",
         "Lengths differ: add them up.": "sum(len(labels) => len(micro_batches[0][1]) * sum(1",
         "The last one runs twice.": "in others => in micro_batches",
+        "The first one never runs.": "*others, last = => first, *others, last =",
         "The last one never runs.": "    summed += backward(*last)\n => ",
         LEFT_OVER: "return summed, total => return ...",
         ANY_NUMBER: ("*others, last = => first, last =", "in others => in [first]"),

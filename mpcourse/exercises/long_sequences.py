@@ -6,7 +6,7 @@ from weakref import WeakSet
 import torch
 from torch import distributed, nn
 
-from mpcourse.exercises.exercise import Exercise, NotYet, same, short
+from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, same, short
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import merge
 from mpcourse.transformer.ring_attention import _pass_on
@@ -20,6 +20,7 @@ def drawn(seed, *shapes):
 
 
 OVERFLOW = "`exp` of hundreds is inf, of minus hundreds 0: first subtract a row's new log-sum."
+CLAMPED = "Clamped, large log-sums weigh alike: first subtract a row's new log-sum."
 
 
 def my_merge(first, second):
@@ -89,6 +90,16 @@ check_merge = Exercise(
             (over := " - log_sum).exp() => ).exp() / (log_sum_1.exp() + log_sum_2.exp())"),
             (over, "return output => return output.nan_to_num()"),
         ],
+        CLAMPED: [
+            *[
+                f"return output, => one, two = (each.clamp(max={most}).exp() for each in "
+                "(log_sum_1, log_sum_2)); return (one * output_1 + two * output_2) / (one + two),"
+                for most in (80, 700)
+            ],
+            "return output, log_sum => one, two = (each.clamp(max=80).exp() for each in "
+            "(log_sum_1, log_sum_2)); "
+            "return (one * output_1 + two * output_2) / (one + two), (one + two).log()",
+        ],
         "The outputs are right. The log-sum is that of all keys: sums add up, not logarithms.": [
             f"output, log_sum => output, {each}"
             for each in ("log_sum_1 + log_sum_2", "log_sum_1", "torch.fmax(log_sum_1, log_sum_2)")
@@ -111,6 +122,10 @@ NOTHING = "After the last step nothing arrives: there is no `arrived` to call."
 START = "Zeros weigh `exp(0)`: start from the first part."
 UNSET = "This name has no value: in step 0 nothing has come yet, after the last no block comes."
 LET_GO = "Merge each part at once: kept to the end, n parts take n times the memory."
+WRITTEN = (
+    "Do not write into the block: the backward still needs it. `block = arrived()` takes a new one."
+)
+UNSOLVED = "The `...` comes from what your loop calls: `my_merge` may be unsolved; `merge` is not."
 CALL = "`send` returns a function: call it for the block; and leave blocks as they are."
 
 
@@ -172,9 +187,16 @@ def on_a_ring(attempt, rank, blocks, gives, pass_on=None):
         used.append(step)
         return gives(owner)
 
-    found = attempt(blocks[rank].clone(), rank, ranks, send, use)
+    try:
+        found = attempt(given := blocks[rank].clone(), rank, ranks, send, use)
+    except NotAttempted:
+        if ranks == 1 or pass_on:
+            raise
+        raise NotYet("got ..., but not on one rank", UNSOLVED) from None
     if sorted(used) != [*range(ranks)]:
         raise NotYet(f"computed in steps {used} of {ranks}", EVERY)
+    if not pass_on and not torch.equal(given, blocks[rank]):
+        raise NotYet("the block that was given is not what it was", WRITTEN)
     return found
 
 
@@ -212,6 +234,15 @@ check_ring_loop = Exercise(
         "Neither a sum nor a mean of outputs: merge them by their log-sums.": [
             (added := "merge(found, part) => (found[0] + part[0], merge(found, part)[1])"),
             (added, "return found => return found[0] / ranks, found[1]"),
+            (
+                "merge(found, part) if found => (found[0] + part[0], part[1]) if found",
+                "return found => return found[0] / ranks, found[1]",
+            ),
+            "merge(found, part) if found => (found[0] + part[0], part[1]) if found",
+        ],
+        WRITTEN: [
+            f"block = arrived() if arrived else block => {each} = arrived() if arrived else block"
+            for each in ("block[:]", "block.data")
         ],
         "A part is lost: merge each with what was found before.": [
             "merge(found, part) if found else part => part",
@@ -229,6 +260,7 @@ check_ring_loop = Exercise(
             "merge(found, part) if found else part => [*(found or []), part]",
             "return found => while found[1:]: found[:2] = [merge(*found[:2])]\n    return found[0]",
         ),
+        UNSOLVED: "merge(found, part) if found => ... if found",
         START: "found = None => found = torch.zeros(3, 4), torch.zeros(3, 1)",
         "Return output and log-sum, as `merge` does.": "return found => return found[0]",
     },
@@ -466,6 +498,7 @@ check_tokens = Exercise(
     wrong={
         "A matmul has 2 t² w operations; and `sent` counts all that travels, keys and values.": [
             "(1 if zigzag else 2) => (0.5 if zigzag else 1)",
+            "(1 if zigzag else 2) => (2 if zigzag else 4)",
             "rate * sent => rate * 2 * sent",
         ],
         "In zigzag order a step has half of the operations: it takes twice as many tokens.": [
@@ -478,8 +511,7 @@ check_tokens = Exercise(
             "rate * sent / (speed => rate * sent * (speed",
         ],
         "The message takes `sent * t * w / speed` seconds: more bytes need more tokens.": [
-            "rate * sent => rate",
-            "rate * sent => rate / sent",
+            *[f"rate * sent => rate{factor}" for factor in ("", " / sent", " * 2", " * 4", " * 8")],
         ],
         "Each matmul is work that hides the message: more of them need fewer tokens.": [
             "matmuls * ( => (",
@@ -487,6 +519,9 @@ check_tokens = Exercise(
         ],
         "`sent` and `speed` both count bytes: no bits, so no 8.": [
             f"rate * sent => rate * sent {each}" for each in ("* 8", "/ 8")
+        ],
+        "The width is in both times, of computing and of the message: it drops out.": [
+            f"rate * sent => {width} * rate * sent" for width in (64, 128, 4096)
         ],
         "Computing grows with t², the message with t: divide both by t, and no root is left.": (
             "return rate * sent / (speed * operations) =>"

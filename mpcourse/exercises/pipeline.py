@@ -11,7 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from mpcourse.devices.workers import Worker, collect
-from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, expected_and_got, same
+from mpcourse.exercises.exercise import (
+    Exercise,
+    NotAttempted,
+    NotYet,
+    expected_and_got,
+    leaving_alone,
+    same,
+)
 from mpcourse.exercises.turn_taking import Stuck
 from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import gpipe_schedule, one_f_one_b_schedule
@@ -25,6 +32,9 @@ def my_ceiling(stage_times, num_microbatches):
     return one_device / (sum(stage_times) + (num_microbatches - 1) * max(stage_times))
 
 
+SORTED = "The caller's list has changed: sorted() makes a new one, .sort() does not."
+
+
 def simulated_ceiling(times, count, schedule=gpipe_schedule):
     costs = Costs([t / 3 for t in times], [t * 2 / 3 for t in times])
     return count * sum(times) / simulate(schedule(len(times), count), costs).makespan
@@ -35,17 +45,21 @@ check_ceiling = Exercise(
     read_again='"How fast can two devices be at best?"',
     cases=[([2, 6], 6), ([6, 3, 3], 8), ([2, 7, 3, 4], 6), ([1, 2, 9], 1), ([4, 1, 1, 5, 2], 40)],
     given="stages that take {} and {} micro-batches",
+    play=leaving_alone(SORTED),
     hint="One device needs the sum for every piece. In the pipeline the first piece needs the sum "
     "too; how long after it does the second come out?",
     wrong={
         "That is for equal stages: here the slowest sets the pace, the others wait for it.": (
             lambda t, m: len(t) * m / (m + len(t) - 1)
         ),
+        SORTED: lambda t, m: (t.sort(), my_ceiling(t, m))[1],
         "The slowest stage sets the pace, wherever it stands.": [
             f"max(stage_times) => {a}"
             for a in ("stage_times[0]", "stage_times[-1]", "min(stage_times)")
         ],
-        "Endless cutting gives that: a pipeline fills and drains.": lambda t, m: sum(t) / max(t),
+        "That is the limit for endlessly many pieces: a pipeline fills and drains.": lambda t, m: (
+            sum(t) / max(t)
+        ),
         "So fast only if nothing ever waits.": [lambda t, m, f=f: f(m, len(t)) for f in (min, max)],
         "After the first piece come m - 1, not p - 1.": "num_microbatches - => len(stage_times) -",
         "Every slot counts as the slowest there; the first piece passes each stage in its own "
@@ -103,6 +117,7 @@ SHAPE = "A gradient has the shape of its output: front gets what arrived at the 
 MSE, SHARE, ONES = nn.MSELoss(), "len(piece) / len(inputs)", "torch.ones_like(output)"
 UNSCALED, SCALED_TWICE = f"{SHARE} => 1", f"leaf.grad => leaf.grad * {SHARE}"
 OF_ONE = "loss.item() * len(inputs) / len(piece)"
+RETAINED = ", retain_graph=True"
 SECOND = "kept: => kept: loss.backward();"
 NO_BACK = "        loss.backward()\n => "
 LATER = (
@@ -111,6 +126,14 @@ LATER = (
     "return total => for output, leaf in kept: output.backward(leaf.grad)\n    return total",
 )
 A_PIECE, CLEARED = " / len(inputs.split(split_size))", "front.zero_grad(); back.zero_grad()"
+DIVIDED = (
+    "return total => k = len(inputs.split(split_size))\n"
+    "    for w in [*front.parameters(), *back.parameters()]: w.grad /= k\n    return total"
+)
+WHOLE_ONLY = (
+    "total = 0.0 => n = len(inputs) // split_size * split_size\n"
+    "    total, inputs, targets = 0.0, inputs[:n], targets[:n]"
+)
 
 
 def through_two(attempt: Callable, rows: int, size: int, loss_fn: Callable) -> dict:
@@ -142,7 +165,22 @@ def through_two(attempt: Callable, rows: int, size: int, loss_fn: Callable) -> d
     if not all(map(torch.equal, weights.values(), before)):
         raise NotYet("the weights have changed: an optimizer's step is not part of this.")
     gradients = {f"gradient of {name}": weight.grad for name, weight in weights.items()}
-    return {"order": order, **gradients, "loss": one_number(loss)}
+    done = [*order]  # the hooks of has_graph go on with the other
+
+    def has_graph(output: Tensor) -> bool:
+        try:  # a backward once more
+            torch.autograd.grad(output.sum(), [*weights.values()], allow_unused=True)
+        except RuntimeError:
+            return False
+        return True
+
+    left = {
+        "the returned loss keeps a graph": getattr(loss, "requires_grad", False),
+        "graphs that are kept after their backward": sum(map(has_graph, made)),
+        "the inputs ask for a gradient": inputs.requires_grad,
+        "stages in training mode": [front.training, back.training],
+    }
+    return {"order": done, **gradients, "loss": one_number(loss), **left}
 
 
 def one_number(loss: Any) -> Any:
@@ -196,6 +234,8 @@ check_cut_graph = Exercise(
         "Some pieces are missing: each counts, also a short last one.": [
             "    return total => " + 8 * " " + "return total",
             "output = f => if len(piece) < split_size: continue\n        output = f",
+            WHOLE_ONLY,
+            (WHOLE_ONLY, UNSCALED + A_PIECE),
         ],
         "zip() over targets gives single rows: split them as the inputs.": (
             "targets.split(split_size), strict=True => targets, strict=False"
@@ -225,6 +265,26 @@ check_cut_graph = Exercise(
                 "for output => total.backward()\n    for output",
             ),
             (NO_BACK, *LATER, "leaf)) => leaf, loss))", "leaf in => leaf, loss in", SECOND),
+            (
+                "total = 0.0 => total, kept = 0.0, None",
+                "output = f => new = f",
+                "leaf = out => if kept: kept[0].backward(kept[1].grad)\n        output = new\n"
+                "        leaf = out",
+                "output.backward(leaf.grad) => kept = output, leaf",
+                "return total => output.backward(leaf.grad)\n    return total",
+            ),
+        ],
+        "A graph serves one backward: retain_graph=True keeps it in memory for nothing.": [
+            "loss.backward() => loss.backward(retain_graph=True)",
+            f"leaf.grad => leaf.grad{RETAINED}",
+            ("s.backward() => s.backward(retain_graph=True)", f"leaf.grad => leaf.grad{RETAINED}"),
+        ],
+        "The inputs need no gradient: leave them as they are.": (
+            "total = 0.0 => inputs.requires_grad_(); total = 0.0"
+        ),
+        "Leave the mode, train() or eval(), to the caller.": [
+            f"total = 0.0 => {modes}; total = 0.0"
+            for modes in ("front.eval(); back.eval()", "front.eval()", "back.eval()")
         ],
         "Nothing is cut into pieces: split(split_size) gives pieces of so many rows.": (
             "inputs.split(split_size), targets.split(split_size) => [inputs], [targets]"
@@ -246,8 +306,17 @@ check_cut_graph = Exercise(
             *(f"leaf.grad => {it}" for it in (ONES, f"{ONES} / output.numel()", "leaf")),
         ],
         "You cleared what stood in `.grad` before: the gradients are to be added to it.": [
-            f"{at} => {CLEARED}; {at}" for at in ("total = 0.0", "output = f", "total +=")
+            f"{at} => {cleared}; {at}"
+            for at in ("total = 0.0", "output = f", "total +=")
+            for cleared in (CLEARED, "front.zero_grad()", "back.zero_grad()")
         ],
+        "At the end you also scaled what stood in `.grad` before: scale each loss instead.": [
+            (UNSCALED, DIVIDED),
+            (UNSCALED, DIVIDED + A_PIECE),
+        ],
+        "A loss that you add as a tensor keeps its graph in memory: add loss.item().": (
+            "loss.item() => loss"
+        ),
         HANDED: "leaf.grad => ",
         SHAPE: "leaf.grad => loss",
     },
@@ -281,6 +350,7 @@ B_GETS = (
 )
 A_GETS = "A's backward needs the gradient that B has put: gradients.get()."
 BENCH = [Worker("device A of the check"), Worker("device B of the check")]
+OLDEST = "The first gradient is piece 0's: A's first backward is B0, once `ahead` pieces are kept."
 FEWER = "Pieces are numbered 0 to len(pieces) - 1; there may be fewer of them than `ahead`."
 NEWEST = "min(number, len(pieces)) - 1"
 B_LAST = (
@@ -349,6 +419,8 @@ class NotingStage:
             raise NotYet(f"B{number} needs F{number} before it, and runs once.")
         if self.is_first and gradient is None:
             raise NotYet(A_GETS)
+        if self.is_first and number and "B0" not in self.noted:
+            raise NotYet(f"B{number} runs before B0.", OLDEST)
         self.noted.append(f"B{number}")
         sent = self.pieces[number] * 3
         if self.is_first:
@@ -386,11 +458,19 @@ def on_two_devices(programs: Any, rows: int, size: int, ahead: int) -> dict:
     first = BENCH[0].submit(carry_out, programs[0], a, pieces, *queues, ahead)
     second = BENCH[1].submit(carry_out, programs[1], b, answers, *queues)
     results, errors = zip(*collect([first, second]), strict=True)
-    if ... in results:
+    stubs = [result is ... for result in results]
+    if all(stubs):
         raise NotAttempted
     did = {"device A": " ".join(a.noted), "device B": " ".join(b.noted)}
     if real := [error for error in errors if error and not isinstance(error, Stuck)]:
         raise real[0]
+    if any(stubs):
+        name, other = sorted(did, reverse=stubs[1])
+        start = " ".join(f"F{number}" for number in range(min(ahead, len(pieces))))
+        raise NotYet(
+            f"The program of {name} is not written yet; {other} did: {did[other] or 'nothing'}.",
+            f"Asked of A before its first gradient: {start}.",
+        )
     if any(errors):
         if b.noted and errors[1] and queues[1] in errors[1].args:
             raise NotYet(B_GETS)
@@ -448,8 +528,11 @@ check_two_queues = Exercise(
         "A share is the rows of a piece over those of all: the last piece may be smaller.": [
             "len(answer) / rows => 1 / len(answers)",
             "len(answer) / => len(answers[0]) /",
-            *(f"sum(map(len, answers)) => {n}len(answers)" for n in ("", "len(answers[0]) * ")),
+            "sum(map(len, answers)) => len(answers[0]) * len(answers)",
         ],
+        "len(answers) counts pieces, not rows: add up each len(answer).": (
+            "sum(map(len, answers)) => len(answers)"
+        ),
         "The loss that stage.forward returns is scaled by its share already: add it as it is.": (
             "/ rows) => / rows) * len(answer) / rows"
         ),
@@ -478,7 +561,11 @@ check_two_queues = Exercise(
         "Each put() needs a get(): something is left in a queue.": (
             "return total => gradients.put(None); return total"
         ),
-        HANDED_ON: f"number - ahead => {NEWEST}",
+        OLDEST: [f"number - ahead => {NEWEST}", "number >= ahead => number > ahead"],
+        HANDED_ON: (
+            "features.put(stage.forward(number, pieces[number])) => "
+            "stage.forward(number, pieces[number]); features.put(pieces[number])"
+        ),
         A_GETS: [
             ", gradients.get()) => )",
             (
@@ -542,6 +629,8 @@ check_step_time = Exercise(
             (" / 2 => ", " + 1) => )"),
             lambda rows, size, fixed, per_sample: fixed + per_sample * rows,
         ],
+        "That pays the fixed time once, and waits in no slot: each piece pays it, and one slot is "
+        "waited in.": lambda rows, size, fixed, per_sample: (fixed + per_sample * rows) / 2,
         "Filling and draining make one slot of waiting together.": "+ 1 => + 2",
         "The slot of waiting comes on top of the work: one slot more, not one less.": "+ 1 => - 1",
         "Each piece pays the fixed time again, and so does the slot of waiting.": [

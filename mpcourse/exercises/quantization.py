@@ -1,4 +1,4 @@
-"""Exercises of page `quantization`: scales, an int8 layer, SmoothQuant."""
+"""Exercises of page `quantization`: scales, an int8 layer, SmoothQuant, a shift."""
 
 import math
 from functools import partial
@@ -42,13 +42,15 @@ def same_kinds(result, expected):
     return whole == wanted and same(result, expected)
 
 
+# what people put in the place of 0: it must not change a scale that is none
+TINY = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 2**-23)  # the last: float32's eps
 NO_SCALE = "A range of nothing but 0 has no length: take 1 for its scale before you divide by it."
 
 check_qparams = Exercise(
     my_qparams,
     read_again='"Which integer means zero?"',
     cases=[
-        *[(-3.0, 1.0), (-0.7, 2.0), (-1.3, 4.0), (0.0, 2.55)],
+        *[(-3.0, 1.1), (-0.7, 2.0), (-1.3, 4.0), (0.0, 2.55)],
         *[(2.0, 5.1), (-5.1, -2.0), (0.0, 0.0), (2.0, 2.0)],
     ],
     given="a range from {} to {}",
@@ -73,6 +75,19 @@ check_qparams = Exercise(
             *["round( => int(", "round(-128 - low / scale) => -128 - low // scale"],
             *["(-128 - low / => (-128 - low //", "(-128 - low / => (-128 + -low //"],
         ],
+        "-128 means low, not -127: start from -128.": [
+            "-128 - => -127 -",
+            lambda low, high: (
+                my_qparams(low, high)[0],
+                my_qparams(low, high)[1] + (low < high or low != 0),
+            ),
+        ],
+        "The scale is a float: do not round it.": [
+            *[f"return scale => return round(scale, {digits})" for digits in (2, 3, 4)],
+        ],
+        "zero_point may be below 0: keep its sign.": (
+            "round(-128 - low / scale) => abs(round(-128 - low / scale))"
+        ),
         "That is for integers from 0 to 255.": "-128 - low => -low",
         "Sign: low has to become -128, so low / scale + zero_point = -128.": [
             *["-128 - => -128 +", "-128 - low => 128 + low", "-128 - low => 127 + low"],
@@ -103,7 +118,9 @@ check_qparams = Exercise(
             lambda low, high: (max(-low, high) / 127.5, 0),
         ],
         NO_SCALE: " or 1.0 => ",
-        "For a range of nothing but 0, take scale 1, not 0 or a tiny one.": "or 1.0 => or 1e-8",
+        "For a range of nothing but 0, take scale 1, not 0 or a tiny one.": [
+            f"or 1.0 => or {least}" for least in TINY
+        ],
         "For a range of nothing but 0, low is 0.0, and low becomes -128.": (
             lambda low, high: my_qparams(low, high) if low < high else (1.0, 0)
         ),
@@ -157,8 +174,6 @@ def quantize_rows_affine(weight):
     return quantize(weight, scales, zero_points, axis=0), scales
 
 
-# what people put in the place of 0: it must not change a scale that is none
-TINY = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 2**-23)  # the last: eps of float32
 ONE_FOR_0 = "torch.where(scales > 0, scales, 1.0)"
 SPAN = "weight.abs().amax(1) / 127 => (weight.amax(1) - weight.amin(1))"
 LIFTED = "(weight - weight.amin(1, True))"
@@ -226,10 +241,14 @@ check_rows = Exercise(
         "Only a scale of 0 becomes 1. That changes smaller scales than 1, too.": (
             f"{ONE_FOR_0} => scales.clamp(min=1)"
         ),
+        "Change rows of zeros only. That changes every row whose largest is below a limit.": [
+            f"amax(1) / 127 => amax(1).clamp(min={least}) / 127" for least in (1, 0.1)
+        ]
+        + [f"{ONE_FOR_0} => scales.clamp(min={least})" for least in (1e-3, 1e-2)],
         "Return the scales in the shape (out,).": "int8), scales => int8), scales[:, None]",
         "Only the row of zeros is wrong: nothing can be divided by 0, so its scale is to be 1.": [
             f"{ONE_FOR_0} => scales",
-            *[f"{ONE_FOR_0} => scales.clamp(min={least})" for least in TINY],
+            *[f"{ONE_FOR_0} => scales.clamp(min={least})" for least in TINY[1:]],
             *[f"amax(1) / 127 => amax(1).clamp(min={least}) / 127" for least in TINY],
             "scales, 1.0 => scales, 1 / 127",
         ],
@@ -314,12 +333,18 @@ def layer_in_words(q_x, s_x, z_x, q_w, s_w, bias):
     return f"q_x {q_x.tolist()}, s_x {s_x}, z_x {z_x}, {of_weights}"
 
 
+NO_INTEGER_SUM = (
+    "The numbers are right, but the weights were added up as floats, which are exact only up to a "
+    "size: q_w.sum(1, dtype=torch.int32)."
+)
+
+
 class FloatProducts(TorchDispatchMode):
     """Notes matrix products of floats, and how many others; `whole`: sizes of those of integers."""
 
     def __init__(self):
         super().__init__()
-        self.seen, self.made, self.whole = False, 0, set()
+        self.seen, self.made, self.whole, self.added = False, 0, set(), False
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         found = op(*args, **(kwargs or {}))
@@ -330,6 +355,7 @@ class FloatProducts(TorchDispatchMode):
             self.made += found.numel()
         elif product:
             self.whole.add(found.numel())
+        self.added |= name == "sum" and found.is_floating_point()
         return found
 
 
@@ -343,6 +369,8 @@ def in_integers(attempt, *layer):
     in_whole = len(q_x) * len(q_w) in products.whole  # then the product of floats is another one
     if ((products.seen and not in_whole) or row_by_row) and same_sums(outcome, in_floats):
         raise NotYet(NO_INTEGERS)
+    if products.added and same_sums(outcome, in_floats):
+        raise NotYet(NO_INTEGER_SUM)
     return outcome
 
 
@@ -375,6 +403,7 @@ check_int8_linear = Exercise(
             f"return {OUTPUTS} => return ({OUTPUTS}).half()",
         ],
         NO_INTEGERS: [linear_by_meaning, ".int() => .float()"],
+        NO_INTEGER_SUM: [f"{SUMS} => q_w.float().sum(1)", "int32 => float32"],
         "The sums of the weights have wrapped round: they need 32 bits.": "int32 => int8",
         "z_x * q_w wraps round: add up q_w in 32 bits first.": (
             f"z_x * {SUMS} => (z_x * q_w).sum(1)"
@@ -418,7 +447,9 @@ check_int8_linear = Exercise(
         "The bias comes last: it is not multiplied by the sums.": "s_w) + bias => s_w + bias)",
         "Multiply by both scales: their product, not their sum.": "s_x * s_w => s_x + s_w",
         "The outputs have the shape (rows, out).": lambda *layer: my_int8_linear(*layer).t(),
-        "The scales of the weights, s_w, are missing.": "(s_x * s_w) => s_x",
+        "The scales of the weights, s_w, are missing.": [
+            *["(s_x * s_w) => s_x", ("(s_x * s_w) => s_x", "int32 => float32")],
+        ],
         "The scale of the inputs, s_x, is missing.": "(s_x * s_w) => s_w",
     },
     also_right=[linear_by_the_kernel, linear_by_a_diagonal],
@@ -538,12 +569,24 @@ check_factors = Exercise(
         "Only 0 becomes 1. That changes what is smaller than 1, too.": [
             *[f"{X_TO_ONE} => largest.clamp(min=1)", f"{W_TO_ONE} => columns.clamp(min=1)"],
         ],
+        "Only an X or a W of 0 becomes 1: add nothing to the others.": [
+            (f"{X_TO_ONE} => largest + 1", f"{W_TO_ONE} => columns + 1"),
+            f"{X_TO_ONE} => largest + 1",
+            f"{W_TO_ONE} => columns + 1",
+        ],
         "The X or the W that is 0 counts as 1, not the factor: the other one still counts.": (
             f"largest = {X_TO_ONE} => unit_on = largest > 0",
             f"return {QUOTIENT} => return torch.where(unit_on, {QUOTIENT}, 1.0)",
         ),
         "Return the shape (units,).": [
             *["amax(0) => amax(0, True)", f"return {QUOTIENT} => return ({QUOTIENT})[:, None]"],
+        ],
+        "A factor may be below 1: keep it. Only an X or a W of 0 becomes 1.": [
+            f"return {QUOTIENT} => return ({QUOTIENT}).clamp(min=1)",
+            *[
+                (f"{side} => {name}", f"return {QUOTIENT} => return ({QUOTIENT}).clamp(min=1)")
+                for side, name in ((X_TO_ONE, "largest"), (W_TO_ONE, "columns"))
+            ],
         ],
         "Each unit has its own X: largest, not largest.max().": "largest**p => largest.max() ** p",
         "Return the factors alone: the page divides by them.": [
@@ -562,5 +605,119 @@ check_factors = Exercise(
         factors_one_by_one,
         lambda x, w, p: my_factors(x.double(), w.double(), p),
         f"{QUOTIENT} => largest.pow(power) * columns.pow(power - 1)",
+    ],
+)
+
+# 5. A shift
+
+
+def my_shift(inputs, weight, bias):
+    """The layer reads `inputs - medians`, so each output lacks `weight @ medians`.
+
+    That is the same number in every image, so the bias can give it back. A row of the weight makes
+    one output: the product has one number for each row.
+    """
+    medians = inputs.median(0).values
+    return medians, bias + weight @ medians
+
+
+def shift_by_sorting(inputs, weight, bias):
+    """In Python, by sorting; an odd number of images has one in the middle."""
+    medians = [sorted(unit)[len(unit) // 2] for unit in inputs.t().tolist()]
+    given_back = [sum(w * m for w, m in zip(row, medians, strict=True)) for row in weight.tolist()]
+    return torch.tensor(medians), bias + torch.tensor(given_back)
+
+
+MEDIANS = "inputs.median(0).values"
+NEW_BIAS = "bias + weight @ medians"
+SHIFTED_IN_PLACE = (
+    "That changes a tensor that was handed in: write bias + ..., not bias += ..., for a new bias."
+)
+KEPT = "keepdim makes medians of the shape (1, units): leave it out, for (units,)."
+PAIR_OF_MEDIANS = "median(0) gives values and places: take median(0).values."
+
+check_shift = Exercise(
+    my_shift,
+    read_again='"How large a constant can one smooth away?"',
+    cases=[
+        (
+            torch.tensor([[5.0, 0.0, 2.0], [7.0, 1.0, 3.0], [100.0, 8.0, 1.0]]),
+            torch.tensor([[1.0, -2.0, 0.5], [0.5, 3.0, -1.0], [2.0, 0.25, 4.0]]),
+            torch.tensor([0.5, -1.0, 2.0]),
+        ),
+        (
+            torch.tensor([[0.3, 9.0, 2.0], [0.0, 8.5, 4.0], [2.0, 9.5, 40.0]]),
+            torch.tensor([[1.0, -0.5, 0.25], [0.0, 2.0, -1.0]]),
+            torch.tensor([0.0, 3.0]),
+        ),
+        (
+            torch.tensor([[1.0], [-2.0], [6.0], [4.0], [3.5]]),
+            torch.tensor([[2.0], [-1.0]]),
+            torch.tensor([1.0, 1.0]),
+        ),
+    ],
+    play=leaving_alone(SHIFTED_IN_PLACE),
+    given=lambda x, w, b: (
+        f"inputs {short(x.tolist())}, weight {short(w.tolist())}, bias {short(b.tolist())}"
+    ),
+    hint="The first is the median of each unit, over the images. The layer then reads inputs that "
+    "are smaller by it: the new bias is the old one and what the weight makes of the medians.",
+    wrong={
+        NO_RETURN: lambda *given: None,
+        "Return (medians, new bias), in this order.": lambda *given: my_shift(*given)[::-1],
+        "Return both: (medians, new bias).": [
+            lambda *given: my_shift(*given)[0],
+            lambda *given: my_shift(*given)[1],
+        ],
+        "Return tensors, not lists.": lambda *given: [each.tolist() for each in my_shift(*given)],
+        "That is one median for all units: take each unit's own, median(0).": [
+            f"{MEDIANS} => inputs.median().expand(inputs.shape[1])",
+        ],
+        "Those are medians of the images. A unit is a column of the inputs: median(0).": (
+            "median(0) => median(1)"
+        ),
+        "That is the mean, which one loud image drags along: take the median.": (
+            f"{MEDIANS} => inputs.mean(0)"
+        ),
+        "That is the middle of the range: take the median.": (
+            f"{MEDIANS} => (inputs.amin(0) + inputs.amax(0)) / 2"
+        ),
+        "That is an end of the range: take the median.": [
+            f"{MEDIANS} => inputs.amax(0)",
+            f"{MEDIANS} => inputs.amin(0)",
+        ],
+        "Sign: the inputs became smaller, so the bias gives back weight @ medians.": (
+            f"{NEW_BIAS} => bias - weight @ medians"
+        ),
+        "The bias has to give back what the shift takes from the outputs.": f"{NEW_BIAS} => bias",
+        "The old bias is missing.": f"{NEW_BIAS} => weight @ medians",
+        "A row of the weight makes one output: weight @ medians, without .t().": [
+            "weight @ medians => weight.t() @ medians",
+            "weight @ medians => medians @ weight",
+        ],
+        "Add up over the units: weight @ medians is one number for each output.": [
+            "weight @ medians => (weight * medians)",
+            f"{NEW_BIAS} => bias + (weight * medians).sum()",
+        ],
+        "Each output has its own weights: weight @ medians.": [
+            f"{NEW_BIAS} => bias + medians.sum()",
+            f"{NEW_BIAS} => bias + medians",
+        ],
+        "Return the medians, not the shifted inputs.": "return medians => return inputs - medians",
+        SHIFTED_IN_PLACE: f"{NEW_BIAS} => bias.add_(weight @ medians)",
+        PAIR_OF_MEDIANS: f"{MEDIANS} => inputs.median(0)",
+        KEPT: f"{MEDIANS} => inputs.median(0, keepdim=True).values",
+        "Return the shapes (units,) and (out,), without a dimension of 1.": [
+            f"return medians, {NEW_BIAS} => return medians[None], {NEW_BIAS}",
+            f"{NEW_BIAS} => (bias + weight @ medians)[None]",
+            f"return medians, {NEW_BIAS} => return medians[None], ({NEW_BIAS})[None]",
+        ],
+    },
+    errors={"return_types": PAIR_OF_MEDIANS, r"\((\d+)x(\d+) and 1x\2\)": KEPT},
+    also_right=[
+        shift_by_sorting,
+        lambda *given: [each.numpy() for each in my_shift(*given)],
+        f"{NEW_BIAS} => torch.nn.functional.linear(medians, weight, bias)",
+        f"{MEDIANS} => inputs.quantile(0.5, 0)",
     ],
 )

@@ -1,4 +1,4 @@
-"""Exercises of page `sharded_data_parallel`: a step, a backward, bytes, a norm."""
+"""Exercises of page `sharded_data_parallel`: a step, a backward, bytes, a timetable, a norm."""
 
 from functools import partial
 from itertools import product
@@ -7,12 +7,13 @@ import torch
 import torch._dynamo  # an optimizer needs it: seconds that no attempt is to be charged for
 from torch import Tensor, distributed, nn
 
-from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, same, short
+from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, numbers, same, short
 from mpcourse.multiprocess import ranks_in_threads
 
 WAIT_S = 5.0  # for ranks that do not send the same messages
 WAITED = r"gloo[/\\]|[Cc]onnection|imed out|had not returned"
 ALL_SEND = "All ranks have to send the same messages, equally often and in one order."
+CLEARED = "Scatter `weight.grad` first, then let it go: it is None already."
 TWICE = "Two rounds are enough: scatter each gradient once, and gather each part once."
 
 
@@ -112,7 +113,10 @@ check_state_step = Exercise(
             "optimizer.step() => pass",
             "view_as(weight)) => view_as(weight))\n    optimizer.step()",
         ),
-        "The optimizer steps once, when all parts have their gradients.": "    opt =>         opt",
+        "The optimizer steps once, when all parts have their gradients.": [
+            "    opt =>         opt",
+            "optimizer.step() => optimizer.step()\n    optimizer.step()",
+        ],
         "No weight has changed: give the parts gradients, then step.": "optimizer.step() => pass",
         "A part's gradient is what `scatter` returns, an average over all ranks already.": [
             "scatter(weight.grad) => scatter(weight.grad) * len(part) / weight.numel()",
@@ -125,9 +129,13 @@ check_state_step = Exercise(
         ],
         TWICE: "scatter(weight.grad) => scatter(gather(scatter(weight.grad)).view_as(weight))",
         "Scatter the gradients, not the weights.": "ter(weight.grad) => ter(weight.data)",
-        "Let `optimizer` do its step.": "optimizer.step() => [p.sub_(0.1 * p.grad) for p in parts]",
+        "Let `optimizer` do its step.": [
+            f"optimizer.step() => [p.sub_({rate} * p.grad) for p in parts]" for rate in (0.1, 0.01)
+        ],
+        CLEARED: "part.grad = => weight.grad = None\n        part.grad =",
     },
     errors={
+        "'NoneType' object has no attribute '(numel|reshape|new_empty)": CLEARED,
         "'NoneType'": "A part has no gradient yet: it comes from `scatter(weight.grad)`.",
         "assign a gradient": "What `scatter` returns has the part's size: it is `part.grad`.",
         "a leaf Variable": "Change the numbers of a weight by `weight.data.copy_(...)`.",
@@ -221,8 +229,10 @@ check_layer_backward = Exercise(
             "dim=1) => dim=1).roll(1, 1)",
             ("dim=1) => dim=1).roll(1, 1)", ":-1] => 1:]"),
             ("t.T @ x, => t.T.matmul(x).view(-1),", ".unsqueeze(1)], dim=1 => ]"),
-            "scatter(of_whole) => torch.cat([scatter(of_whole[:, :-1]), scatter(of_whole[:, -1])])",
         ],
+        "Join the gradients of weights and bias as one table first, and scatter once.": (
+            "scatter(of_whole) => torch.cat([scatter(of_whole[:, :-1]), scatter(of_whole[:, -1])])"
+        ),
         "The gradient of x belongs to this rank's own rows: it is no average.": [
             "gradient @ whole[:, :-1] => gradient @ whole[:, :-1] * len(part) / whole.numel()",
             "gradient @ whole[:, :-1] => gradient @ whole[:, :-1] / len(x)",
@@ -263,7 +273,7 @@ def my_bytes_sent(parameters, itemsize, ranks, stage, backwards):
 check_bytes_sent = Exercise(
     my_bytes_sent,
     read_again='"How many bytes does each rank send?"',
-    cases=[*product([60], [8, 2], [2, 5, 1], range(4), [1, 4])],
+    cases=[*product([60], [8, 2], [5, 2, 1], range(4), [1, 4])],
     given="{} parameters of {} bytes on {} rank(s), stage {}, {} backward(s)",
     play=call_for_numbers,
     hint="Count the messages of the stage, and what a ring sends for each.",
@@ -283,12 +293,14 @@ check_bytes_sent = Exercise(
         ],
         "Stage 3 gathers in the next forward, not after the update.": "kwards] => kwards + 1]",
         "An all-reduce takes two rounds.": "[2, => [1,",
+        "Stages count from 0: stage 0 takes the first entry.": "[stage] => [stage - 1]",
         "In each round of a ring a rank sends (n - 1) / n of the bytes.": [
             f"(ranks - 1) / ranks => {said}" for said in ("(ranks > 1)", "1 / ranks", "(ranks - 1)")
         ],
-        "`//` rounds down to a whole number, here to 0: divide by `/`.": (
-            "(ranks - 1) / ranks => ((ranks - 1) // ranks)"
-        ),
+        "`//` rounds down to a whole number: divide by `/`.": [
+            f"(ranks - 1) / ranks => {said}"
+            for said in ("((ranks - 1) // ranks)", "(ranks - 1) // ranks")
+        ],
         "Four ranks are one case: n is the argument `ranks`.": "(ranks - 1) / ranks => 3 / 4",
         "These are numbers: each has {1} bytes.": " * itemsize => ",
         "Not all numbers have 8 bytes: take `itemsize`, here {1}.": " * itemsize => * 8",
@@ -298,7 +310,113 @@ check_bytes_sent = Exercise(
     also_right=["(ranks - 1) / ranks => (1 - 1 / ranks)"],
 )
 
-# 4. A norm over all ranks
+# 4. When each message and each layer begins
+
+
+def my_timetable(forward, ahead):
+    """A message begins when it is asked for and the network is free.
+
+    A layer begins when the one before has ended and its own weights have come.
+    """
+    table, now, free, asked = {}, 0, 0, 0  # `free`: when the network has sent all so far
+
+    def send(name):
+        nonlocal free
+        table[name] = max(now, free), max(now, free) + 1
+        free = table[name][1]
+
+    for k in range(8):
+        while asked <= min(k + ahead, 7):
+            send(f"g{asked}")
+            asked += 1
+        begin = max(now, table[f"g{k}"][1])
+        now = begin + (forward if k < 4 else 2 * forward)
+        table[f"c{k}"] = begin, now
+        if k >= 4:
+            send(f"s{k - 4}")
+    return table
+
+
+NAMES = [*(f"{kind}{k}" for kind in "gc" for k in range(8)), *(f"s{k}" for k in range(4))]
+
+
+def as_table(attempt, forward, ahead):
+    """Begin and end of each, as Python's own numbers."""
+    table = attempt(forward, ahead)
+    if not isinstance(table, dict):
+        raise NotYet(f"got {short(table)}", "Return a dict: name -> (begin, end).")
+    if odd := {*table} ^ {*NAMES}:
+        few = ", ".join(sorted(map(str, odd))[:5])
+        why = "The names are g0 to g7, c0 to c7, and s0 to s3, for backwards alone."
+        raise NotYet(f"missing, or too many: {few}", why)
+    found = {name: numbers(table[name]) for name in NAMES}
+    for name, pair in found.items():
+        two = isinstance(pair, list) and len(pair) == 2
+        if not two or not all(isinstance(each, int | float) for each in pair):
+            raise NotYet(f"got {name}: {short(pair)}", "Each has two numbers, begin and end.")
+    return found
+
+
+def first_that_differs(outcome, expected):
+    name = min((n for n in NAMES if not same(outcome[n], expected[n])), key=expected.get)
+    said = ["{:g} to {:g}".format(*each[name]) for each in (expected, outcome)]
+    return [f"The first that differs is {name}: expected {said[0]}, got {said[1]}."]
+
+
+OWN = 'max(now, table[f"g{k}"][1])'
+
+check_timetable = Exercise(
+    my_timetable,
+    read_again='"When does a message cost nothing?"',
+    cases=[
+        *((rows / 1024, ahead) for ahead in (0, 1) for rows in (256, 512, 768, 1024, 2048)),
+        *((0.75, 2), (2, 3), (0.5, 7)),
+    ],
+    given="a forward takes {}, ahead is {}",
+    play=as_table,
+    compared=first_that_differs,
+    hint="Keep two times: when the last layer has ended, and when the network is free.",
+    wrong={
+        "The network sends one message at a time.": [
+            "max(now, free) => now",
+            'send(f"s{k - 4}") => table[f"s{k - 4}"] = now, now + 1',
+        ],
+        "A message begins when it is asked for, not before.": [
+            "max(now, free) => free",
+            'send(f"s{k - 4}") => free += 1; table[f"s{k - 4}"] = free - 1, free',
+        ],
+        "Begin and end are asked for: not how long it takes.": (
+            "return table => return {n: (b, e - b) for n, (b, e) in table.items()}"
+        ),
+        "A layer waits for its own weights.": f"begin = {OWN} => begin = now",
+        "A layer waits for the layer before it, too.": f"begin = {OWN} => begin = {OWN[9:-1]}",
+        "A backward takes twice as long as a forward.": " if k < 4 else 2 * forward => ",
+        "A forward takes `forward`: only a backward takes twice that.": "forward if k < 4 else => ",
+        "Ahead, no layer waits for a scatter.": ('k - 4}") => k - 4}")\n            now = free'),
+        "`ahead` counts the layers beyond the one that is to begin.": [
+            "k + ahead => k + ahead + 1",
+            "k + ahead => k + max(0, ahead - 1)",
+        ],
+        "Not all gathers are asked for at once: up to {1} in advance.": "min(k + ahead, 7) => 7",
+        "`ahead` can be more than 1, here {1}.": "k + ahead => k + min(ahead, 1)",
+        "The last forwards ask in advance, too, for the backward's weights.": (
+            "min(k + ahead, 7) => (min(k + ahead, 3) if k < 4 else min(k + ahead, 7))"
+        ),
+        "A layer that has ended asks for its scatter first, then for the next gather.": (
+            f"begin = {OWN} => k > 4 and send(f's{{k - 5}}')\n        begin = {OWN}",
+            'send(f"s{k - 4}") => k == 7 and send("s3")',
+        ),
+        "A message takes 1, for any number of rows.": "free) + 1 => free) + forward",
+    },
+    errors={
+        "UnboundLocalError": "A function inside changes a name of yours: say `nonlocal`.",
+        "KeyError: '?g": "A layer needs its gather's end: ask for it first.",
+        "KeyError": "The dict has no such name yet: fill it in the order of time.",
+    },
+    also_right=[f"{OWN} => max([now, table['g' + str(k)][-1]])", "{}, 0, 0, 0 => {}, 0.0, 0.0, 0"],
+)
+
+# 5. A norm over all ranks
 
 
 def my_clip(gradients, max_norm, group):
@@ -360,8 +478,18 @@ check_clip = Exercise(
         "The norm is of all numbers of all tensors, not of the largest or the last.": [
             ("sum(gradient.square().sum => max(gradient.abs().max", ".sqrt() => "),
         ],
-        "max_norm is for all numbers together, not for each.": (
-            "gradient *= (max_norm / norm).clamp(max=1.0) => gradient.clamp_(-max_norm, max_norm)"
+        "max_norm is for all numbers together, not for each.": [
+            "gradient *= (max_norm / norm).clamp(max=1.0) => gradient.clamp_(-max_norm, max_norm)",
+            (
+                "gradient.square() => gradient.clamp_(-max_norm, max_norm).square()",
+                "gradient *= => _ = gradient *",
+            ),
+        ],
+        "Square each number, then add up: a tensor's sum can be 0 where its norm is not.": (
+            "gradient.square().sum() => gradient.sum().square()"
+        ),
+        "All ranks scale, not rank 0 alone: each has other numbers of the gradient.": (
+            "gradient *= => gradient *= 1 if group.rank() else "
         ),
         "One factor for all tensors: by their common norm.": [
             "/ norm => / gradient.norm()",
@@ -374,7 +502,10 @@ check_clip = Exercise(
         ],
         "A small gradient stays as it is: the factor is at most 1.": ".clamp(max=1.0) => ",
         "A large gradient's norm is to become max_norm, not 1.": "max_norm / norm => 1 / norm",
-        "Nothing changed: scale in place, by max_norm / norm.": "gradient *= => _ = gradient *",
+        "Nothing changed: scale in place, by max_norm / norm, not norm / max_norm.": [
+            "gradient *= => _ = gradient *",
+            "max_norm / norm => norm / max_norm",
+        ],
         "`clip_grad_norm_` reads `.grad`: these tensors are gradients, and have none.": (
             ("gradient *= => _ = gradient *", "return norm => return 0 * norm")
         ),

@@ -51,7 +51,8 @@ def step_on(attempt, first, second):
     gradients = [short(p.grad) if p.grad is None else p.grad for p in after]
     found = {"loss": loss, "gradients": gradients, "weights as before": same(after, before)}
     if not same(loss, right):
-        return found, [f"expected the loss, {short(right)}; got {short(loss)}"], PLAIN
+        hint = ALONE if isinstance(loss, tuple | list) else PLAIN
+        return found, [f"expected the loss, {short(right)}; got {short(loss)}"], hint
     return found, [f"The loss is right; gradients: {short(gradients)}"], PLAIN
 
 
@@ -59,6 +60,7 @@ FOUR = """Four copies: inputs to first; hidden rows and labels to second; a grad
 Move each part once, and leave it there. x.to(place) gives a copy, x stays where it \
 is: keep what it returns."""
 PLAIN = "The loss is cross_entropy(back(front(inputs)), labels); only one backward follows."
+ALONE = "Return the loss alone."
 OTHERS = "Copies of the parts were trained; their own parameters have no gradients."
 
 check_training_step = Exercise(
@@ -116,11 +118,21 @@ check_training_step = Exercise(
         "It is cut off: detach(), .data and no_grad() do that.": "hidden.to => hidden.detach().to",
         "Leave out the softmax: cross_entropy has it inside.": "(outputs, => (outputs.softmax(1),",
         "The loss is a mean over the rows.": "s.to(second)) => s.to(second), reduction='sum')",
-        "Return the loss alone.": "return loss => return loss, outputs",
+        ALONE: [
+            f"return loss => return {all_of_it}"
+            for all_of_it in ("loss, outputs", "loss, front, back", "[loss, hidden]")
+        ],
+        "nn.CrossEntropyLoss is a class": "cross_entropy( => nn.CrossEntropyLoss(",
         "Doubled gradients: call backward once.": "loss.backward() => (2 * loss).backward()",
+        "The order is cross_entropy": "outputs, labels.to(second) => labels.to(second), outputs",
+        "The loss needs its graph": torch.no_grad()(my_training_step),
     },
     errors={
-        "for 'Long'|does not require grad": "The order is cross_entropy(outputs, labels).",
+        "Boolean value of Tensor": (
+            "nn.CrossEntropyLoss is a class: nn.CrossEntropyLoss()(outputs, labels) works."
+        ),
+        "for 'Long'": "The order is cross_entropy(outputs, labels).",
+        "does not require grad": "The loss needs its graph: no no_grad() here, no detach().",
         "(?i)with cuda|nvidia|cuda error|no cuda": "Use the places that come in, first and second.",
     },
     also_right=[("(inputs.to => (1 * inputs.to", "return => print(loss.item()); return")],
@@ -147,6 +159,7 @@ NORM = "norm"
 def made_of(sizes):
     """Layers of so many weights (0: a ReLU, below: frozen), or (inputs, outputs) with biases.
 
+    2.0 makes a layer of 2 weights, in 64 bits.
     A list makes one layer of layers, NORM a batch norm: 12 parameters, and as many buffers.
     """
     layers = []
@@ -154,9 +167,10 @@ def made_of(sizes):
         if size == NORM or isinstance(size, list):
             layers.append(nn.BatchNorm1d(6) if size == NORM else made_of(size))
             continue
-        pair = size if isinstance(size, tuple) else (1, abs(size))
+        pair = size if isinstance(size, tuple) else (1, int(abs(size)))
         layer = nn.Linear(*pair, bias=pair is size) if size else nn.ReLU()
-        layers.append(layer.requires_grad_(pair is size or size > 0))
+        layer.requires_grad_(pair is size or size > 0)
+        layers.append(layer.double() if isinstance(size, float) else layer)
     return nn.Sequential(*layers)
 
 
@@ -220,6 +234,7 @@ def filled_up(model, num_stages, late=0):
 
 
 BUFFERS, NESTED = [NORM, (5, 2), (5, 2), 6], [[3, 3], 5, 1]
+IN_64_BITS = [2.0, 2, 3]
 BIASED = [0, (1, 6), 0, (5, 1), (7, 1)]
 IN_TWO = (
     [5, 1, 1, 1],
@@ -231,6 +246,7 @@ IN_TWO = (
     BIASED,
     BUFFERS,
     NESTED,
+    IN_64_BITS,
 )
 IN_THREE = [4, 4, 4, 4, 4, 4], [1, 8, 3, 2, 1, 1], [1, 1, 1, 10, 1, 1], [2, 1, 3, 1]
 
@@ -241,6 +257,7 @@ check_split = Exercise(
     given=lambda sizes, stages: (
         f"layers of {parameters_of(made_of(sizes))} parameters and {stages} stages"
         + ", the first layer frozen" * (sizes[0] in range(-99, 0))
+        + ", the first layer in 64 bits" * isinstance(sizes[0], float)
     ),
     play=cut_into_stages,
     same=as_good,
@@ -268,14 +285,19 @@ check_split = Exercise(
         ),
         "A frozen layer takes room too.": "parameters() => parameters() if p.requires_grad",
         "`p.numel()` counts all numbers of a parameter, not its rows.": "p.numel() => len(p)",
+        "Asked are parameters, not their bytes.": "p.numel() => p.nbytes",
         "The first cut is not the only one.": first_cut_only,
         "Halves of halves may miss the best: compare all cuts at once.": in_halves,
         "No stage may be empty: cuts differ, and none is at an end.": "range(1, => range(0,",
         "expected a list of nn.Sequential": "model[a:b] => list(model[a:b])",
         "the model has lost layers": lambda m, n: [my_split(m, n), m.pop(0)][0],
         "A layer may have no weight": "in layer.parameters() => in [layer.weight]",
+        "It takes two arguments": lambda m: [m],
     },
-    errors={"attribute 'weight'": "A layer may have no weight: go through layer.parameters()."},
+    errors={
+        "attribute 'weight'": "A layer may have no weight: go through layer.parameters().",
+        "positional argument": "It takes two arguments: the model and the number of stages.",
+    },
     also_right=[split_sequential, lambda m, n: iter(my_split(m, n))],
 )
 
@@ -364,7 +386,9 @@ check_parts = Exercise(
         BEFORE_FC1: "nn.Flatten(), => ",
         "nn.ReLU is a class": ["nn.ReLU() => nn.ReLU", "nn.ReLU() => torch.relu"],
         "The model has ReLU there, nothing else.": [
-            f"ReLU() => {name}()" for name in ("GELU", "LeakyReLU", "Tanh", "Sigmoid")
+            f"{where}nn.ReLU() => {where}nn.{name}()"
+            for name in ("GELU", "LeakyReLU", "Tanh", "Sigmoid", "SiLU", "ELU")
+            for where in ("", "model.fc1, ", "model.fc2, ")
         ],
         "the parts give two answers": "model.fc1, nn.ReLU() => model.fc1, nn.ReLU(), nn.Dropout()",
         "Freeze nothing": ", model.fc1, => , model.fc1.requires_grad_(False),",

@@ -14,6 +14,7 @@ from mpcourse.exercises.exercise import (
     Exercise,
     NotAttempted,
     NotYet,
+    borrowed,
     call_for_numbers,
     numbers,
     refuse_borrowed,
@@ -21,6 +22,7 @@ from mpcourse.exercises.exercise import (
     short,
 )
 from mpcourse.pipeline import Pipeline, ReproducibleDropout
+from mpcourse.splitting.placement import works_on_a_gpu
 from mpcourse.training import train_epoch
 
 HOLDS_ITS_GRAPH = "{} still holds its graph: take loss.item()."
@@ -53,6 +55,20 @@ def my_train(model, batches, optimizer, loss_fn):
     return losses
 
 
+OWN_OPTIMIZER = "Use the given optimizer."
+NO_BACKWARD = "The optimizer finds no gradients: loss.backward() comes before, zero_grad() earlier."
+A_LIST = "Return a list with the loss of every step."
+CLIPS = "Leave the gradients as they are: nobody asks for clipping here."
+ON_A_GPU = "A net on a GPU needs its inputs and targets there: move both to the net's device."
+
+
+def one_batch_on_a_gpu(attempt):
+    """A net lies on a pretended GPU, its mini-batch on the host."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3)).to("cuda:0")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attempt(model, [(torch.ones(6, 3), torch.zeros(6).long())], optimizer, nn.CrossEntropyLoss())
+
+
 def trained(attempt, kind, count):
     """Losses, and weights and buffers afterwards; there are old gradients before."""
     chance = torch.Generator().manual_seed(count)
@@ -67,13 +83,33 @@ def trained(attempt, kind, count):
     inputs = torch.randn(count, 6, 3, generator=chance).double()
     batches = [(rows, torch.arange(6) % 3) for rows in inputs]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    steps, before = [], [p.detach().clone() for p in model.parameters()]
+    optimizer.register_step_post_hook(lambda *_: steps.append(1))
     losses = attempt(model.eval(), batches, optimizer, nn.CrossEntropyLoss(label_smoothing=0.1))
+    if hasattr(losses, "__next__"):
+        raise NotYet(A_LIST, "A function with yield makes a generator.")
     for loss in losses if isinstance(losses, list | tuple) else [losses]:
         if isinstance(loss, torch.Tensor) and loss.requires_grad:
             raise NotYet(HOLDS_ITS_GRAPH.format("A loss"))
+    stayed = same([*model.parameters()], before)
+    if not steps and not stayed:
+        raise NotYet(OWN_OPTIMIZER)
+    if steps and stayed:
+        raise NotYet(NO_BACKWARD)
+    if borrowed(attempt, {"clip_grad_norm_", "clip_grad_value_"}):
+        raise NotYet(CLIPS)
     weights = torch.cat([value.flatten().double().cpu() for value in model.state_dict().values()])
     refuse_borrowed(attempt, {"train_epoch"}, "write the loop.")
+    if kind == "net" and not works_on_a_gpu(partial(one_batch_on_a_gpu, attempt)):
+        raise NotYet(ON_A_GPU)
     return numbers(losses), weights
+
+
+def hint_of_train(outcome, expected):
+    """Where the weights are right, the loop is."""
+    if same(outcome[1], expected[1]):
+        return "The loop is right: return each step's loss.item() as it is, in a list."
+    return "In the loop: clear the gradients, forward and backward, the optimizer's step."
 
 
 check_train = Exercise(
@@ -83,7 +119,7 @@ check_train = Exercise(
     given="a {} and {} mini-batch(es)",
     play=trained,
     compared=partial(loss_first, left="the weights and buffers afterwards"),
-    hint="In the loop: clear the gradients, forward and backward, the optimizer's step.",
+    hint=hint_of_train,
     correct="Cut and uncut net have the right losses and weights.",
     wrong={
         "The weights have to move once a mini-batch: step() comes right after backward().": [
@@ -107,13 +143,35 @@ check_train = Exercise(
         "A loss from after the step: return the one that made the gradients.": (
             "loss.item() => loss_fn(model(inputs.to(place)).to(place), targets.to(place)).item()"
         ),
-        "Use the given optimizer.": "optimizer. => torch.optim.SGD(model.parameters(), 0.1).",
-        "A loss is a mean: leave it so.": "loss.item() => loss.item() * len(inputs)",
+        OWN_OPTIMIZER: [
+            "optimizer. => torch.optim.SGD(model.parameters(), 0.1).",
+            "model.train() => model.train(); "
+            "optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)",
+        ],
+        CLIPS: [
+            "optimizer.step() => "
+            f"nn.utils.clip_grad_norm_(model.parameters(), {limit}); optimizer.step()"
+            for limit in (1.0, 100.0)
+        ],
+        ON_A_GPU: [
+            "model(inputs.to(place)), targets.to(place) => model(inputs), targets",
+            "targets.to(place) => targets",
+        ],
+        "A loss is a mean: leave it so.": [
+            "loss.item() => loss.item() * len(inputs)",
+            "loss.item() => loss.item() / len(batches)",
+            "targets.to(place)) => targets.to(place)) / len(batches)",
+        ],
         "Return the losses as they are, not rounded.": "loss.item() => round(loss.item(), 3)",
-        "Return a list with the loss of every step.": [
+        NO_BACKWARD: [
+            "            loss.backward() => ",
+            "            loss.backward() =>             loss.backward(); optimizer.zero_grad()",
+        ],
+        A_LIST: [
             "return losses => return sum(losses)",
             "losses.append(loss.item()) => return [loss.item()]",
             "return losses => return",
+            "return losses => return (loss for loss in losses)",
         ],
         HOLDS_ITS_GRAPH.format("A loss"): "loss.item() => loss",
         "One forward a mini-batch: another moves batch norm's statistics again.": [
@@ -155,6 +213,21 @@ def my_step(net, inputs, targets, size):
     return total
 
 
+IN_PLACE = "The inputs or targets are changed in place: they belong to the caller."
+RETAINED = "retain_graph=True keeps the graph: each backward has to free its own."
+
+
+def freeing_backward(backward):
+    """The backward of a tensor; it refuses to keep the graph."""
+
+    def frees(tensor, gradient=None, retain_graph=None, *more, **named):
+        if retain_graph:
+            raise NotYet(RETAINED)
+        return backward(tensor, gradient, retain_graph, *more, **named)
+
+    return mock.patch.object(torch.Tensor, "backward", frees)
+
+
 def stepped(attempt, rows, size, ignored):
     """The loss and the gradient; there was a gradient of 1 before."""
     chance = torch.Generator().manual_seed(rows)
@@ -166,13 +239,20 @@ def stepped(attempt, rows, size, ignored):
     targets = torch.randint(0, 4, (rows,), generator=chance)
     targets[list(ignored)] = -100
     before = [p.detach().clone() for p in net.parameters()]
-    loss = attempt(net, torch.randn(rows, 3, generator=chance).double(), targets, size)
+    inputs = torch.randn(rows, 3, generator=chance).double()
+    given = inputs.clone(), targets.clone()
+    with freeing_backward(torch.Tensor.backward):
+        loss = attempt(net, inputs, targets, size)
     if max(forwards)[0] > size:
         raise NotYet(f"A forward took {max(forwards)[0]} rows: cut them by inputs.split(size).")
     if isinstance(loss, torch.Tensor) and loss.requires_grad:
         raise NotYet(HOLDS_ITS_GRAPH.format("What is returned"))
     if not same([*net.parameters()], before):
         raise NotYet("The weights have moved: add to .grad alone; the optimizer comes later.")
+    if not (torch.equal(inputs, given[0]) and torch.equal(targets, given[1])):
+        raise NotYet(IN_PLACE)
+    if not net.training:
+        raise NotYet("net.eval() stays behind: leave the net in its mode.")
     refuse_borrowed(attempt, {"Pipeline"}, "write the step.")
     gradient = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
     if "None" != forwards[-1][1] == forwards[1][1] != str(net.bias.grad):
@@ -227,10 +307,16 @@ check_step = Exercise(
         ],
         "Nothing is added to .grad: each loss needs its backward().": "loss.backward() => ",
         "The weights have moved": "return total => return net.bias.data.zero_().sum() or total",
+        IN_PLACE: [
+            "return total => targets[targets == -100] = 0; inputs.zero_()\n    return total",
+            "return total => inputs.zero_()\n    return total",
+        ],
+        "net.eval() stays behind": "total = 0.0 => total = 0.0 * len([net.eval()])",
         "One backward at the end keeps all graphs": (
             "loss.backward() => total = total + loss",
             "return total => return total.backward() or total.item() / 2",
         ),
+        RETAINED: "backward() => backward(retain_graph=True)",
         "cut them by inputs.split(size)": ".split(size) => .split(len(inputs))",
         HOLDS_ITS_GRAPH.format("What is returned"): "loss.item() => loss",
     },
@@ -257,7 +343,10 @@ def spread_of(means):
 
 
 ONE_VALUE = "One value has no variance (nan), and no spread within: its mean alone counts."
+VECTORS = "Means and variances may be tensors: ask the count whether it is 1, not the variance."
 SQUARES = "Add up the squares around the common mean: within each micro-batch, and of its mean."
+
+SKIPS = "v if n > 1 else 0) for n, m, v in groups => v) for n, m, v in groups if n > 1"
 
 check_merged = Exercise(
     my_merged,
@@ -268,6 +357,7 @@ check_merged = Exercise(
         statistics_of([2.5, 3.5, 7.0, -1.0]),
         statistics_of([0.0, 4.0], [1.0, 3.0], [2.0, 2.5, 1.5]),
         ([1, 2], [1.0, 7.0], [nan, 8.0]),
+        ([1, 2, 3], [*torch.eye(3, 2).double()], [*torch.tensor([[nan, nan], [8, 2], [3, 0.5]])]),
     ],
     given=lambda *given: "counts {}, means {}, variances {}".format(*map(short, given)),
     play=call_for_numbers,
@@ -309,9 +399,19 @@ check_merged = Exercise(
         ],
         "That is the variance's root.": "squares / (total - 1) => (squares / (total - 1)) ** 0.5",
         ONE_VALUE: "v if n > 1 else 0 => v",
+        "A single value's mean counts, too.": [
+            SKIPS,
+            (
+                SKIPS,
+                "/ total => / sum(n for n, _, _ in rows)",
+                "(total - 1) => (sum(n for n, _, _ in rows) - 1)",
+            ),
+        ],
+        VECTORS: "v if n > 1 else 0 => 0 if v != v else v",
         "First the mean, then the variance.": lambda *given: my_merged(*given)[::-1],
     },
-    also_right=[lambda *given: list(map(torch.tensor, my_merged(*given)))],
+    errors={"Scalar|scalar|Boolean value": VECTORS},
+    also_right=[lambda *given: list(map(torch.as_tensor, my_merged(*given)))],
 )
 
 
@@ -329,11 +429,12 @@ class MySeededDropout(nn.Module):
         if not self.training:
             return values
         kept = torch.rand(values.shape, generator=self.generator) >= self.p
-        return values * kept.to(values.device) / (1 - self.p)
+        return values * kept.to(values.device) / (1 - self.p or 1)  # p = 1 drops all
 
 
 SWAPPED = "Stages that run at once would set the state of one generator: draw from your own."
 VALUES = torch.rand(60, 50, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 1
+VALUES[1::2] *= -1  # a ReLU would show
 
 
 def dropped(attempt, seed, p):
@@ -371,6 +472,7 @@ def as_promised(found, seed, p):
     for words, right in {
         f"{output.dtype} out, not as the values: keep their type.": output.dtype == VALUES.dtype,
         "In training mode nothing is dropped.": share,
+        "All negative values are dropped: chance alone decides.": kept[1::2].any(),
         "Whole rows or columns are dropped: draw a number for every value.": not rowwise,
         f"p = {p} is the share that is dropped, not the one that is kept.": not inverted,
         f"{share:.0%} are zero; p is {p}. Compare torch.rand with p.": abs(share - p) < 0.05,
@@ -410,7 +512,7 @@ check_dropout = Exercise(
             "p=0.5 => p=0.5, one=torch.Generator()",
             "torch.Generator().manual_seed => one.manual_seed",
         ),
-        "so that the mean stays": [" / (1 - self.p) => ", "(1 - self.p) => self.p"],
+        "so that the mean stays": [" / (1 - self.p or 1) => ", "(1 - self.p or 1) => self.p"],
         "An evaluation has drawn numbers": (
             "if not self.training: => if False:",
             "return values * => return values if not self.training else values *",
@@ -419,6 +521,7 @@ check_dropout = Exercise(
         "a layer is an nn.Module": ["(nn.Module) => ", lambda seed, p: nn.functional.dropout],
         "torch.float32 in, another type out": "kept.to(values.device) => kept.double()",
         "evaluation nothing changes": ["not self.training => False", "return values\n => return\n"],
+        "All negative values are dropped": "return values * => return values.relu() *",
         "Whole rows or columns": "torch.rand(values.shape => torch.rand((len(values), 1)",
     },
     errors={"in-place operation": "The layer changes its input: make a new tensor."},

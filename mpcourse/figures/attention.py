@@ -44,8 +44,7 @@ def attention_picture(weights: Tensor, words: str, names: Sequence[str] = ()) ->
         frame = [(x, TOP), (x + side, TOP), (x + side, TOP + side), (x, TOP + side), (x, TOP)]
         shapes.append(svg.polyline(frame, colour="#888888", width=1))
     description = "; ".join(
-        f"{name} looks at itself {_share(part, 0)}, one back {_share(part, 1)}"
-        for name, part in zip(names, weights, strict=True)
+        f"{name} looks most {_where(part)}" for name, part in zip(names, weights, strict=True)
     )
     width = LEFT + heads * (side + GAP)
     return svg.picture(shapes, (width, TOP + side + 10), title=title, description=description)
@@ -60,6 +59,8 @@ def _cell(x: float, row: int, head: int, weights: Tensor, words: str, column: in
     return f'<rect {place} fill="{colour}"><title>{escape(hint)}</title></rect>'
 
 
-def _share(weights: Tensor, back: int) -> str:
-    """How much the rows look `back` places back, on average."""
-    return f"{weights.diagonal(-back).mean().item():.0%}"
+def _where(weights: Tensor) -> str:
+    """How far back the rows look most, on average; not so far that few rows could."""
+    shares = [weights.diagonal(-back).mean().item() for back in range(len(weights) // 2 + 1)]
+    back = shares.index(max(shares))
+    return f"{back} back: {shares[back]:.0%}" if back else f"at itself: {shares[0]:.0%}"

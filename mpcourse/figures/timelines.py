@@ -1,7 +1,7 @@
 """Who worked when, and what each device held: drawings of measured and of simulated timelines."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mpcourse.figures import svg
 from mpcourse.figures.marks import check_label, count, device_colour, scaled_unit
@@ -22,6 +22,8 @@ def timeline_picture(
     unit: str = "ms",
     caption: str | None = None,
     row: str = "device",
+    horizon: float = 0.0,
+    colours: Mapping[object, int] | None = None,
 ) -> svg.Picture:
     """Draw who worked when: a row per device, a box per event, idle time left white.
 
@@ -35,19 +37,21 @@ def timeline_picture(
             is the timeline's own unit.
         caption: What stands above the rows; the idle share of the devices when `None`.
         row: What a row is, in the title: jobs of one device that overlap need a row each.
+        horizon: How far the axis reaches at least, in the timeline's unit.
+        colours: Action -> the index of the device whose colour it has, instead of its own device's.
 
     Raises:
         ValueError: `label` is another, or there are more or fewer names than devices.
     """
     check_label(label)
-    rows = Rows(timeline, device_names, top=40, height=34, width=560, unit=unit)
+    rows = Rows(timeline, device_names, top=40, height=34, width=560, unit=unit, horizon=horizon)
     caption = caption or _idle_share(timeline)
     shapes = [svg.text(rows.left, 24, f"{label}; {caption}")]
     for index in range(timeline.num_devices):
         middle = rows.y(index) + 13
         shapes.append(rows.name(index))
         shapes.append(svg.line(rows.left, middle, rows.left + rows.width, middle, colour="#dddddd"))
-    boxes, spoken = rows.boxes()
+    boxes, spoken = rows.boxes(colours=colours)
     title = f"Timeline of {count(timeline.num_devices, row)} ({label})"
     size = (rows.left + rows.width + 80, rows.bottom + 34)
     description = "; ".join([*spoken, caption])
@@ -150,7 +154,9 @@ class Rows:
         name, y = self.device_names[index], self.y(index) + 13
         return svg.text(self.left - 8, y, name, size=12, anchor="end", middle=True)
 
-    def boxes(self, until: float = math.inf) -> tuple[list[str], list[str]]:
+    def boxes(
+        self, until: float = math.inf, colours: Mapping[object, int] | None = None
+    ) -> tuple[list[str], list[str]]:
         """The events that begin by then, as boxes and in words; one that lasts longer is cut."""
         shapes, spoken = [], []
         for index, action, start, end in self.timeline.events:
@@ -163,7 +169,8 @@ class Rows:
             corners = (self.left + start * self.pixels, self.y(index), width, 26)
             kind = getattr(action, "kind", None)  # of a pipeline's action
             label = str(action) if kind is None or width >= LEGIBLE else kind
-            colour = KIND_COLOURS.get(kind, device_colour(index))
+            owner = colours.get(action, index) if colours else index
+            colour = KIND_COLOURS.get(kind, device_colour(owner))
             name = self.device_names[index]
             hint = f"{action} on {name}: {times}"
             shapes.append(svg.box(*corners, colour=colour, label=label, hint=hint))

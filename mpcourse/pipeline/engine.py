@@ -91,6 +91,7 @@ class _Step:
         self.devices, self.run = devices, run
         self.workers = [device.worker for device in devices]
         self.clocks = [clock_for(device.device) for device in devices]
+        self.queued = any(device.device.type != "cpu" for device in devices)  # work, on some device
         self.values: dict[Action, tuple[Any, Any]] = {}  # by what made them, with their events
         self.waiting: set[int] = set()  # the devices to wake when their value has come
         self.failures: list[BaseException] = []
@@ -117,12 +118,13 @@ class _Step:
                 value = None
                 if source is not None:
                     value, event = values.pop(source)
-                    value = copy_after(event, value, place)
+                    if self.queued:
+                        value = copy_after(event, value, place)
                 start = clock.now()
                 value = run(action, value)
                 clock.note(action, start)
                 if taker is not None:
-                    event = record_event(value, place)
+                    event = record_event(value, place) if self.queued else None
             except BaseException as error:
                 where = f"raised in device {me}, {action}: {_in_words(action, self.devices[me])}"
                 add_note(error, where)

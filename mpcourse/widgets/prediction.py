@@ -69,8 +69,8 @@ class Prediction(Panel):
 
         Args:
             answer: The right answer; its numbers, in order, are held against those of the guess,
-                which may have fractions (1/2, half) and decimal commas. One of the choices, where
-                there are some.
+                which may have fractions (1/2, half), decimal commas and groups (72,000). One of the
+                choices, where there are some.
             within: How far off a guess may be, as a share of each number (0.1: a tenth).
             values: The right numbers where the answer shows them rounded; a guess may be rounded
                 too, so `within` is at least 0.01 then.
@@ -180,6 +180,7 @@ NUMBER = re.compile(r"(?:(?<!\w)-)?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.IG
 FRACTION = re.compile(r"(?<![\d/.])(\d+)\s*/\s*(\d*[1-9]\d*)(?![\d/.])")
 MIXED = re.compile(r"(?<![\d/.])(\d+)\s+" + FRACTION.pattern)
 DECIMAL_COMMA = re.compile(r"(?<=\d),(?=\d)")
+THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:[ ,]\d{3})+(?![\d.,])")
 NAMED = {"half": "1/2", "third": "1/3", "quarter": "1/4"}
 GLUED = re.compile(r"[^\W\d]\d")  # a number that belongs to a name, as in float32
 NO_MEANING = ("a", "an", "the", "at", "in", "on", "torch")  # torch.compile is compile
@@ -190,7 +191,7 @@ def _numbers(words: str) -> list[float]:
 
 
 def _readings(guess: str) -> Iterator[list[float]]:
-    """The numbers that a guess may mean: 1/2 and 0,5 are two numbers, or a half, as is 50%."""
+    """The numbers that a guess may mean: 1/2 and 0,5 are two, or a half; 72,000 two, or one."""
     yield _numbers(guess)
     if "%" in guess:
         yield [number / 100 for number in _numbers(guess)]
@@ -200,6 +201,7 @@ def _readings(guess: str) -> Iterator[list[float]]:
     named = re.sub(rf"\b({'|'.join(NAMED)})\b", lambda word: NAMED[word[0]], guess.casefold())
     yield _numbers(FRACTION.sub(lambda found: str(int(found[1]) / int(found[2])), named))
     yield _numbers(DECIMAL_COMMA.sub(".", guess))
+    yield _numbers(THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), guess))
 
 
 def _chosen(answer: str, choices: Sequence[str]) -> str | None:

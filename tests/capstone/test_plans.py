@@ -10,6 +10,7 @@ from mpcourse.capstone.plans import (
     block_work,
     bytes_per_sample,
     forecast,
+    fresh_bytes,
     prunable_blocks,
     pruned,
     saved_bytes,
@@ -146,10 +147,26 @@ def test_a_device_that_recomputes_holds_inputs_and_works_longer(net):
 
 
 def activations(plan, net):
-    """What a plan for 64 samples holds beside the state, per device."""
+    """What a plan for 64 samples holds beside the state and a fresh gradient, per device."""
     found = forecast(plan, net, IMAGE, 64)
     assert found.state_bytes == state_bytes(net, plan.cut)
-    return [held - state for held, state in zip(found.held_bytes, found.state_bytes, strict=True)]
+    fresh = map(fresh_bytes, (net[: plan.cut], net[plan.cut :]))
+    rest = zip(found.held_bytes, found.state_bytes, fresh, strict=True)
+    return [held - state - block for held, state, block in rest]
+
+
+def test_from_the_second_micro_batch_on_a_fresh_gradient_stands_beside_the_kept_one(net):
+    stage = pruned(net, {})[:6]
+    weight, places = stage.block6.conv.weight, []
+    weight.register_hook(lambda gradient: places.append(gradient.data_ptr()))
+    for _ in range(2):
+        stage(IMAGE).sum().backward()
+    assert places[1] != weight.grad.data_ptr()
+    assert fresh_bytes(stage) == 4 * (64 * 64 * 9 + 64) == fresh_bytes(net[6:])
+    one, two = (forecast(Plan(6, "1f1b", n), net, IMAGE, n).held_bytes for n in (1, 2))
+    per_sample = bytes_per_sample(net, 6, IMAGE)
+    assert two[0] - one[0] == fresh_bytes(stage) + per_sample[0]  # 1F1B keeps two of them
+    assert two[1] - one[1] == fresh_bytes(stage)
 
 
 def test_pruning_one_stage_moves_the_pace_to_the_other(net):

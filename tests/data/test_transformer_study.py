@@ -69,3 +69,21 @@ def test_less_text_is_the_last_part_of_it_for_net_and_counts(run, data, monkeypa
         assert torch.equal(part.train, whole.train[len(whole.train) - len(tokens) :])
         counts = study.counted_losses(part)[study.COUNT].mean().item()
         assert row["counts"] == pytest.approx(counts, abs=1e-4)
+
+
+def test_dropout_and_one_block_are_what_is_trained(run, data, monkeypatch):
+    trained = []
+    real = study.text_loss
+    noted = lambda model, *rest: trained.append(model) or real(model, *rest)  # noqa: E731
+    monkeypatch.setattr(study, "text_loss", noted)
+    study.train_one.cache_clear()
+    [dropped] = run(study.train_with_dropout, data, 0, study.DRY)
+    assert not study.train_with_dropout(data, 1, study.DRY)  # one seed is enough for this one
+    assert (dropped["dropout"], dropped["steps"]) == (study.DROPOUT, 40)
+    [one] = run(study.train_one_block, data, 1, study.DRY)
+    assert (one["layers"], one["steps"], one["seed"]) == (1, 20, 1)
+    with_dropout, short = trained
+    assert with_dropout.blocks[0].dropout_1.p == study.DROPOUT
+    assert not with_dropout.training  # judged without dropout
+    assert len(short.blocks) == 1
+    assert not short.embedding.positions.weight.any()

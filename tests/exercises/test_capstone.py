@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from mpcourse.capstone import Plan, block_work, pruned, saved_bytes, state_bytes
+from mpcourse.capstone import (
+    Plan,
+    block_work,
+    count_copies,
+    fresh_bytes,
+    pruned,
+    saved_bytes,
+    state_bytes,
+)
 from mpcourse.capstone.trials import PlanRun
 from mpcourse.exercises import capstone
 from mpcourse.exercises.capstone import (
@@ -55,7 +63,7 @@ def test_a_plan_that_keeps_all_limits_is_scored(task):
         again = check_plan(PLAN, task, 2.0)
     finally:
         task.data.shown = 1
-    assert "You have shown them 2 nets" in again.lines[3]
+    assert "You have asked them 2 times" in again.lines[3]
 
 
 @pytest.mark.parametrize(
@@ -77,15 +85,33 @@ def test_a_prediction_within_the_spread_has_all_points(task, monkeypatch):
         assert "measured here 2.20, from 2.00 to 2.50 by 25 rounds" in line
 
 
-@pytest.mark.parametrize("number", [np.float32(1.5), torch.tensor(1.5), Fraction(3, 2), 2, "1.5"])
+@pytest.mark.parametrize("number", [np.float32(1.5), torch.tensor(1.5), Fraction(3, 2), 2])
 def test_a_prediction_may_have_any_type_of_number(task, number):
     assert check_plan(PLAN, task, number).state == "correct"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (0.5, capstone.INVERTED),
+        (0.6, capstone.INVERTED),
+        (0.9, capstone.FAR_OFF),
+        (4.1, capstone.FAR_OFF),
+        *((near, None) for near in (1.1, 2.0, 3.9)),
+    ],
+)
+def test_what_is_not_about_the_measured_is_told_in_words(task, said, words):
+    lines = check_plan(PLAN, task, said).lines
+    assert {capstone.INVERTED, capstone.FAR_OFF} & {*lines} == {words} - {None}
 
 
 def test_the_target_that_the_page_prints_is_the_one_that_decides(task, monkeypatch):
     (ours, _), (our_plan, _) = plan_target(), check_plan.solution()
     assert ours == pytest.approx(task.forecast(our_plan).timeline.makespan, rel=1e-9)
     assert capstone.OUR_MICROBATCHES == our_plan.num_microbatches
+    image = torch.zeros(1, 1, 28, 28)
+    copies = count_copies(pruned(task.net, our_plan.keep), image, task.most_bytes)
+    assert pytest.approx(min(each.step for each in copies), rel=1e-9) == capstone.OUR_COPIES
     plan = replace(PLAN, num_microbatches=14)
     monkeypatch.setattr(capstone, "SLACK", 1.1)
     longest = plan_target()[1]
@@ -116,7 +142,8 @@ def test_where_fewer_micro_batches_fit_and_are_enough_it_is_said(task, count):
 @pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
 def test_a_copy_of_a_net_wide_enough_does_not_fit_even_with_one_sample(task, share):
     net, image = pruned(task.net, dict.fromkeys(NARROW, share)), torch.zeros(1, 1, 28, 28)
-    assert sum(state_bytes(net, 6)) + saved_bytes(net, image) > task.most_bytes
+    held = sum(state_bytes(net, 6)) + saved_bytes(net, image) + fresh_bytes(net)
+    assert held > task.most_bytes
 
 
 @pytest.mark.parametrize(
@@ -126,6 +153,11 @@ def test_what_breaks_a_limit_or_has_no_prediction_is_not_run(task, monkeypatch, 
     monkeypatch.setattr(capstone, "run_plan", None)
     verdict = check_plan(answer or PLAN, task, 1.5 if answer else ...)
     assert verdict.state == "not yet"
+
+
+@pytest.mark.parametrize("other", [{"most_bytes": 2**24}, {"fixed": ()}])
+def test_another_task_than_that_of_the_page_is_noticed(task, other):
+    assert check_plan(PLAN, replace(task, **other), 1.5).lines[0] == capstone.OTHER_TASK
 
 
 def test_a_net_that_answers_differently_when_cut_does_not_pass(task, monkeypatch):

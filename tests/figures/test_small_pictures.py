@@ -99,13 +99,13 @@ def test_maps_show_who_looks_at_whom():
     drawn = attention_picture(weights, "a<")
     assert drawn.svg.count("looks at &#x27;") == 2 * 3
     assert "&#x27;&lt;&#x27; looks at &#x27;a&#x27;: 25%" in drawn.svg
-    assert "head 0 looks at itself 88%, one back 25%" in drawn.description
-    assert "head 1 looks at itself 50%, one back 100%" in drawn.description
+    assert "head 0 looks most at itself: 88%" in drawn.description
+    assert "head 1 looks most 1 back: 100%" in drawn.description
     assert 'fill="rgb(0,114,178)"' in drawn.svg
     assert 'fill="rgb(255,255,255)"' in drawn.svg
     named = attention_picture(weights, "a<", ["near & far", "even"])
     assert ">near &amp; far</text>" in named.svg
-    assert named.description.endswith("even looks at itself 50%, one back 100%")
+    assert named.description.endswith("even looks most 1 back: 100%")
 
 
 GO = Transfer("cuda:0", "cuda:1", (20, 10), 800, False)

@@ -50,6 +50,13 @@ def test_a_timeline_has_a_labelled_box_per_event_on_the_row_of_its_device():
     assert float(second["y"]) > float(first["y"]) + float(first["height"])
 
 
+def test_a_job_can_have_another_device_s_colour_and_the_axis_can_be_longer():
+    first, second = drawn(Timeline(EVENTS, 2), *NAMES, colours={"job 2": 0}, horizon=0.006).boxes
+    assert first["fill"] == second["fill"] == device_colour(0)
+    usual = drawn(Timeline(EVENTS, 2), *NAMES).boxes[0]
+    assert float(first["width"]) == pytest.approx(float(usual["width"]) / 2, abs=0.05)
+
+
 def test_a_timeline_says_it_all_in_words():
     sheet = drawn(Timeline(EVENTS, 2), *NAMES)
     assert sheet.title == "Timeline of 2 devices (measured here)"
