@@ -19,7 +19,7 @@ from working import LIMIT_S, python, run, wait_for
 from mpcourse.devices import workers as workers_of_devices
 from mpcourse.devices.devices import get_devices
 from mpcourse.devices.streams import StreamContext
-from mpcourse.devices.workers import Cancelled, cancel, collect
+from mpcourse.devices.workers import Cancelled, cancel, collect, wait_until
 from mpcourse.pipeline import Pipeline
 
 
@@ -132,6 +132,23 @@ def test_a_stop_of_work_that_waits_loses_no_work_that_comes_with_it(
 
 
 @pytest.mark.usefixtures("no_looking_up")
+def test_a_wait_cannot_be_stopped_at_any_line_and_heeds_a_stop_at_its_end(workers):
+    exposed, went_on = [], []
+
+    def job():
+        me = threading.current_thread()
+        wait_until(lambda: not exposed.append(me.exposed))
+        exposed.append(me.exposed)
+        wait_until(lambda: not me.cancel(me.running[-1]))
+        went_on.append(True)
+
+    result = workers[0].submit(job)
+    with pytest.raises(Cancelled):
+        result.result(LIMIT_S)
+    assert exposed == [None, result]
+    assert not went_on
+
+
 def test_a_stop_reaches_work_below_other_work_when_that_has_ended(workers):
     first, second = workers
     order, above, go = [], threading.Event(), threading.Event()
