@@ -26,7 +26,7 @@ from mpcourse.pipeline.microbatch import microbatch_sizes
 # ZeRO's number -> the share of the 16 bytes a parameter that each of two copies has: 4 for the
 # weight, 4 for the gradient, 8 for Adam's sums
 KEPT_STATE = {1: (4 + 4 + 4) / 16, 2: (4 + 2 + 4) / 16, 3: (2 + 2 + 4) / 16}
-MOST_CUTS = 2  # more segments than three are never faster on the page
+MOST_CUTS = 2  # more segments than three are not faster for the page's half net
 
 
 @dataclass(frozen=True)

@@ -421,7 +421,6 @@ TOO_OFTEN = "One all-reduce is enough: all micro-batches but the last belong ins
 NOT_SENT = "Nothing was sent: the last one's forward belongs outside no_sync."
 FORWARD = "The forward decides: model(images) belongs inside no_sync, as the backward does."
 NO_CALL = "no_sync is a method: `with model.no_sync():`, with brackets."
-STEPS = "return loss => optimizer.step(), optimizer.zero_grad(); return loss"
 INSIDE = "    summed += =>         summed +="
 LOST = "zero_grad() deletes what the backwards have added up: call it once, after step()."
 SAMPLES = "Count samples: the labels of every micro-batch, not micro-batches."
@@ -527,13 +526,10 @@ check_ddp_step = Exercise(
             "            summed += backward(*each)",
         ),
         ONE_STEP: [
-            "return loss => optimizer.step(); return loss",
-            (
-                "return loss => optimizer.step(); return loss",
-                "(*last)\n    optimizer.step() => (*last)",
-            ),
-            STEPS,
-            (STEPS, "(*last)\n    optimizer.step() => (*last)"),
+            changes
+            for each in ("optimizer.step()", "optimizer.step(), optimizer.zero_grad()")
+            for steps in [f"return loss => {each}; return loss"]
+            for changes in (steps, (steps, "(*last)\n    optimizer.step() => (*last)"))
         ],
         "The last step's gradients are in it, too: zero_grad once a step.": ".zero_grad() => ",
         LOST: ["step() => zero_grad(), optimizer.step()", "(loss => optimizer.zero_grad(); (loss"],

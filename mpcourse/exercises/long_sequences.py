@@ -91,14 +91,10 @@ check_merge = Exercise(
             (over, "return output => return output.nan_to_num()"),
         ],
         CLAMPED: [
-            *[
-                f"return output, => one, two = (each.clamp(max={most}).exp() for each in "
-                "(log_sum_1, log_sum_2)); return (one * output_1 + two * output_2) / (one + two),"
-                for most in (80, 700)
-            ],
-            "return output, log_sum => one, two = (each.clamp(max=80).exp() for each in "
+            f"return output, log_sum => one, two = (each.clamp(max={most}).exp() for each in "
             "(log_sum_1, log_sum_2)); "
-            "return (one * output_1 + two * output_2) / (one + two), (one + two).log()",
+            f"return (one * output_1 + two * output_2) / (one + two), {of_all}"
+            for most, of_all in ((80, "log_sum"), (700, "log_sum"), (80, "(one + two).log()"))
         ],
         "The outputs are right. The log-sum is that of all keys: sums add up, not logarithms.": [
             f"output, log_sum => output, {each}"
@@ -232,13 +228,10 @@ check_ring_loop = Exercise(
         MEANWHILE: ("send(block) => send(block)()", "arrived() if arrived else block => arrived"),
         EVERY: ["range(ranks) => range(max(1, ranks - 1))", "= None => = attend_to(block, rank)"],
         "Neither a sum nor a mean of outputs: merge them by their log-sums.": [
-            (added := "merge(found, part) => (found[0] + part[0], merge(found, part)[1])"),
-            (added, "return found => return found[0] / ranks, found[1]"),
-            (
-                "merge(found, part) if found => (found[0] + part[0], part[1]) if found",
-                "return found => return found[0] / ranks, found[1]",
-            ),
-            "merge(found, part) if found => (found[0] + part[0], part[1]) if found",
+            changes
+            for total in ("merge(found, part)[1]", "part[1]")
+            for added in [f"merge(found, part) if found => (found[0] + part[0], {total}) if found"]
+            for changes in (added, (added, "return found => return found[0] / ranks, found[1]"))
         ],
         WRITTEN: [
             f"block = arrived() if arrived else block => {each} = arrived() if arrived else block"

@@ -575,6 +575,10 @@ check_two_queues = Exercise(
                 "                stage.backward(number - ahead, g)"
             ),
         ],
+        "is not written yet;": [
+            (lambda *_: ..., two_queues()[1]),
+            (two_queues()[0], lambda *_: ...),
+        ],
         NUMBER_FIRST: "number - ahead, gradients.get() => gradients.get()",
         FEWER: "number >= ahead => number >= min(ahead, len(pieces))",
         "It waits for ever.": "features.put( => (",

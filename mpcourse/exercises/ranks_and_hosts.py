@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from mpcourse.exercises.exercise import Exercise, NotYet, numbers, same, short
+from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, numbers, same, short
 
 # 1. Who brought the run down?
 
@@ -40,10 +40,7 @@ EMPTIED = "The list that was handed in has changed: only look at it."
 
 
 def blamed(attempt, ends):
-    given = list(ends)
-    found = attempt(given)
-    if given != ends:
-        raise NotYet(EMPTIED)
+    found = attempt(ends)
     return numbers(list(found) if isinstance(found, (Iterator, set)) else found)
 
 
@@ -65,7 +62,7 @@ check_culprit = Exercise(
         ([(1, -9, ""), (0, 1, BAD)],),
     ],
     given=lambda ends: "; ".join(f"rank {r}: code {c}, {w!r}" for r, c, w in ends),
-    play=blamed,
+    play=leaving_alone(EMPTIED, blamed),
     same=lambda found, right: same(found, right) or same(found[::-1], right),
     hint="The first rank without an excuse, in a list. If there is none: those that the launcher "
     "had to end, if one gave up waiting; else an empty list.",

@@ -387,7 +387,7 @@ check_continuous = Exercise(
         "The first row is the first step, not the empty places before it.": (
             "* places, [] => * places, [[None] * places]"
         ),
-        "steps. Fill every free place.": never_ending,
+        ENDLESS: never_ending,
         "None is what a function without return gives back.": "return plan => return None",
         "When all have ended, the plan ends.": "return plan => return plan + [[None] * places]",
         "Several places may be free: fill each of them before the step.": (

@@ -146,7 +146,7 @@ check_train = Exercise(
         OWN_OPTIMIZER: [
             "optimizer. => torch.optim.SGD(model.parameters(), 0.1).",
             "model.train() => model.train(); "
-            "optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)",
+            "optimizer = torch.optim.SGD(model.parameters(), lr=torch.rand(1).item())",
         ],
         CLIPS: [
             "optimizer.step() => "
@@ -308,7 +308,7 @@ check_step = Exercise(
         "Nothing is added to .grad: each loss needs its backward().": "loss.backward() => ",
         "The weights have moved": "return total => return net.bias.data.zero_().sum() or total",
         IN_PLACE: [
-            "return total => targets[targets == -100] = 0; inputs.zero_()\n    return total",
+            "return total => targets[targets == -100] = 0\n    return total",
             "return total => inputs.zero_()\n    return total",
         ],
         "net.eval() stays behind": "total = 0.0 => total = 0.0 * len([net.eval()])",
