@@ -367,8 +367,8 @@ class Exercise:
         If there are several, it is the one that agrees with the attempt on the most later cases,
         the first of them if several do.
         """
-        so_far = [(case, self._expected(case)) for case in self.cases[:number]]
-        so_far.append((self.cases[number], outcome))
+        so_far = [(self.cases[number], outcome)]  # first what tells most of them apart
+        so_far += [(case, self._expected(case)) for case in self.cases[:number]]
         fitting = [
             (words, answer)
             for words, answer in self.wrong_answers
