@@ -69,8 +69,8 @@ class Prediction(Panel):
 
         Args:
             answer: The right answer; its numbers, in order, are held against those of the guess,
-                which may have fractions (1/2, half), decimal commas and groups (72,000). One of the
-                choices, where there are some.
+                which may have fractions (1/2, half, 1 - 1/2), decimal commas, groups (72,000). One
+                of the choices, where there are some.
             within: How far off a guess may be, as a share of each number (0.1: a tenth).
             values: The right numbers where the answer shows them rounded; a guess may be rounded
                 too, so `within` is at least 0.01 then.
@@ -179,6 +179,7 @@ def _keep_guess(prompt: str, guess: str) -> None:
 NUMBER = re.compile(r"(?:(?<!\w)-)?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.IGNORECASE)
 FRACTION = re.compile(r"(?<![\d/.])(\d+)\s*/\s*(\d*[1-9]\d*)(?![\d/.])")
 MIXED = re.compile(r"(?<![\d/.])(\d+)\s+" + FRACTION.pattern)
+LEFT_OVER = re.compile(r"(?<![\w/.])1\s*-\s*" + FRACTION.pattern)
 DECIMAL_COMMA = re.compile(r"(?<=\d),(?=\d)")
 THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:[ ,]\d{3})+(?![\d.,])")
 NAMED = {"half": "1/2", "third": "1/3", "quarter": "1/4"}
@@ -200,6 +201,7 @@ def _readings(guess: str) -> Iterator[list[float]]:
     )
     named = re.sub(rf"\b({'|'.join(NAMED)})\b", lambda word: NAMED[word[0]], guess.casefold())
     yield _numbers(FRACTION.sub(lambda found: str(int(found[1]) / int(found[2])), named))
+    yield _numbers(LEFT_OVER.sub(lambda part: str(1 - int(part[1]) / int(part[2])), guess))
     yield _numbers(DECIMAL_COMMA.sub(".", guess))
     yield _numbers(THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), guess))
 
