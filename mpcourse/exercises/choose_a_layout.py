@@ -3,8 +3,16 @@
 import inspect
 from dataclasses import replace
 from itertools import groupby
+from numbers import Real
 
-from mpcourse.exercises.exercise import Exercise, NotYet, borrowed, call_for_numbers, refuse
+from mpcourse.exercises.exercise import (
+    Exercise,
+    NotYet,
+    borrowed,
+    call_for_numbers,
+    leaving_alone,
+    refuse,
+)
 from mpcourse.transformer import Cluster, DecoderSizes, Layout, step_seconds
 
 SMALL = DecoderSizes(width=64, layers=12, heads=16, vocabulary=500, context=32)
@@ -323,9 +331,14 @@ check_factor = Exercise(
         ([(50.0, 7.0, 84.0), (33.0, 6.0, 82.0), (15.0, 7.0, 59.0)],),
         ([(10.0, 1.0, 30.0), (10.0, 3.0, 70.0)],),
         ([(16.0, 7.0, 110.0), (18.0, 1.0, 84.0), (46.0, 6.0, 76.0), (44.0, 6.0, 113.0)],),
+        ([(10.0, 3.0, 30.0), (14.0, 1.0, 20.0)],),
     ],
     given=lambda runs: f"runs (rest, sums, took) {runs}",
-    hint="For each factor: a ratio of every run, the largest over the smallest; then `min`.",
+    hint=lambda outcome, expected: (
+        "For each factor: a ratio of every run, the largest over the smallest; then `min`."
+        if isinstance(outcome, Real) and outcome in range(1, 16)
+        else "Return one whole number from 1 to 15: the factor."
+    ),
     wrong={
         "One factor may miss all runs alike: no ratio need be near 1. Compare the largest with the "
         "smallest.": [
@@ -380,7 +393,16 @@ check_factor = Exercise(
             "min(range(1, 16), key=spread) => [spread(n) for n in range(1, 16)]",
             "min(range(1, 16), key=spread) => {n: spread(n) for n in range(1, 16)}",
         ],
-        "For each factor: a ratio": lambda runs: 3.5,
+        "Return one whole number from 1 to 15": [lambda runs: 3.5, lambda runs: [5]],
+        "For each factor: a ratio": lambda runs: 14,
+        "Which of two runs is faster has no say: the spread of the ratios does.": lambda runs: max(
+            range(1, 16),
+            key=lambda n: sum(
+                (one[2] < two[2]) == (one[0] + n * one[1] < two[0] + n * two[1])
+                for one in runs
+                for two in runs
+            ),
+        ),
         "That is one too small: an index counts from 0, the factors from 1.": (
             "key=spread) => key=spread) - 1"
         ),
@@ -390,6 +412,10 @@ check_factor = Exercise(
         "Return the factor alone.": [
             "min(range(1, 16), key=spread) => min((spread(n), n) for n in range(1, 16))" + turned
             for turned in ("", "[::-1]")
+        ],
+        "A run is (rest, sums, took), in this order: the third is the measured time.": [
+            "for rest, sums, took in runs => for took, rest, sums in runs",
+            "for rest, sums, took in runs => for took, sums, rest in runs",
         ],
         "A whole factor is asked for.": "range(1, 16) => [n / 10 for n in range(10, 151)]",
     },
@@ -442,9 +468,10 @@ check_to_run = Exercise(
         offer("2 4 8 12 70, 8 4 2 10 80"),
         offer("2 4 8 10 45, 4 4 4 12.5 30, 8 4 2 11 40, 8 8 1 9 60, 1 16 4 8 70", 50, 1.2),
         offer("2 4 8 12 45, 4 4 4 10 30, 8 4 2 12 40"),
+        offer("2 4 8 1.2 45, 4 4 4 1 30, 8 4 2 3 40"),
     ],
     given=as_words,
-    play=by_name,
+    play=leaving_alone("Leave `told` and `needed` as they are: build a new list.", by_name),
     hint="Those that fit; of these, those within the band of the fastest, in the forecast's order.",
     wrong={
         "What does not fit cannot be run.": [
@@ -516,9 +543,14 @@ check_to_run = Exercise(
         "Where nothing fits, the list is empty, and not None.": (
             lambda *given: my_to_run(*given) or None
         ),
+        "The list is empty only where nothing fits.": lambda *given: [],
         "Nothing fits here: the list stays empty.": (
             lambda told, *given: my_to_run(told, *given) or sorted(told, key=told.get)[:1]
         ),
+        "Leave `told` and `needed` as they are": lambda told, *more: (
+            my_to_run(told, *more),
+            told.clear(),
+        )[0],
         "Return a list": lambda *given: {*my_to_run(*given)},
         "Those that fit; of these": lambda *given: [Layout()],
     },

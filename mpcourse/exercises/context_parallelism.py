@@ -1,10 +1,11 @@
-"""Exercises of page `context_parallelism`: tokens for heads, gathered keys, a grid, bytes."""
+"""Exercises of page `context_parallelism`: trade, gather, grid, bytes sent, keys without a mask."""
 
 from functools import partial
 
 import torch
 import torch._dynamo  # an optimizer needs it: seconds that no attempt is to be charged for
 from torch import distributed, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpcourse.exercises.exercise import (
     Exercise,
@@ -28,7 +29,10 @@ FIRST = "The n pieces lie along the first dimension: `torch.stack(x.chunk(n, cut
 FILLS = "`all_to_all_single` fills its first argument, and returns None."
 KIND = "What receives needs the dtype of `x`: `torch.empty_like`."
 GROUP = "Pass `group=group` to each message."
-CUT_AND_JOIN = "Cut along `cut`, send piece r to rank r alone, and join what came along `join`."
+CUT_AND_JOIN = (
+    "Cut along `cut`, send piece r to rank r alone, receive into another tensor than the one that "
+    "is sent, and join what came along `join`."
+)
 OWN_TYPE = "The numbers have another dtype than `x`: send and return them in its own."
 BYTES = "The result is right, the bytes are not: send each number once, only to the rank it is for."
 CHANGED = "`x` itself was changed: leave it as it is."
@@ -174,6 +178,7 @@ check_trade = Exercise(
         "dtypes": KIND,
         "contiguous": "A message lies in one piece in memory: `.contiguous()` makes it so.",
         "divide equally|Split sizes|Expected parameter": FIRST,
+        "is invalid for input of size": "All pieces together are one `x`: `x.chunk(n, cut)` cuts.",
         "is not counted|is not registered": "Use `distributed.all_to_all_single`, with one tensor.",
         "equal size": "Cut into as many pieces as `group` has ranks.",
         "gloo|had not returned": SAME_MESSAGES,
@@ -349,9 +354,10 @@ check_gathered_keys = Exercise(
         "Copy shared heads after the gather: here copies travelled.": (
             BOTH + "*(everywhere(x.repeat_interleave(3, 1), group) for x in (key, value)),"
         ),
-        "Copies of a shared head lie side by side: `repeat_interleave`, not `repeat`.": (
-            BOTH + "*(everywhere(x, group).repeat(1, 3, 1, 1) for x in (key, value)),"
-        ),
+        "Copies of a shared head lie side by side: `repeat_interleave`, not `repeat`.": [
+            BOTH + "*(everywhere(x, group).repeat(1, 3, 1, 1) for x in (key, value)),",
+            BOTH + "*(everywhere(x.repeat(1, 3, 1, 1), group) for x in (key, value)),",
+        ],
         A_ROW: "theirs <= mine.unsqueeze(1) => theirs.unsqueeze(1) <= mine",
         GROUP: "everywhere(key, group) => everywhere(key, None)",
         "Scores are of queries with keys: keys come before values.": (
@@ -423,11 +429,13 @@ check_grid = Exercise(
             "column, causal) => column, False)",
             "column, causal) => column, True)",
         ],
-        PAIR: "column, row = groups => row, column = groups",
-        "Neighbours in number form a row: its places are those of ranks i to i + row.size() - 1.": (
+        "Neighbours in number form a row: its places are those of ranks i to i + row.size() - 1.": [
             "places[i : i + row.size()]) for i in range(0, len(places), row.size()) => "
-            "places[i :: column.size()]) for i in range(column.size())"
-        ),
+            "places[i :: column.size()]) for i in range(column.size())",
+            "places[i : i + row.size()]) for i in range(0, len(places), row.size()) => "
+            "places[i :: row.size()]) for i in range(row.size())",
+        ],
+        PAIR: "column, row = groups => row, column = groups",
         "Right while tokens lie in order: take what `places` says.": (
             "rows = [ => rows = [*torch.arange(sum(map(len, places))).chunk(column.size())]; _ = ["
         ),
@@ -525,6 +533,7 @@ check_sent = Exercise(
         "The order is ring, trade, gather.": [
             "return ring, trade, 2 * others * block => return 2 * others * block, trade, ring",
             "return ring, trade => return trade, ring",
+            "return ring, trade, 2 * others * block => return ring, 2 * others * block, trade",
         ],
         "Ring: a block's gradients go home at last, n times.": "3 * ranks - 2 => 3 * others",
         "Ring: keys and values travel n - 1 times each way.": "3 * ranks - 2 => 3 * ranks",
@@ -563,4 +572,170 @@ check_sent = Exercise(
         "Gather: keys and values, and backward their gradients.": "2 * others => others",
     },
     also_right=[lambda *sizes: torch.tensor(my_sent(*sizes)).long()],
+)
+
+# 5. Attention without a mask
+
+TWO = "Return two tensors: the output, and the log-sum of all keys that were met."
+LAST = "Own keys and values are the last ones, as many as queries: those from `first` on."
+NO_KEYS = "The first piece has no earlier keys: there one call is all."
+WEIGHTS = "A block's weight is exp(its own log-sum - the log-sum of both)."
+LARGE = "exp(a log-sum) is no number for large scores: first subtract the log-sum of both."
+HELD = "Scores or a mask of all keys were held: call `flash` for two blocks; it holds neither."
+BROAD = "A log-sum has no dimension for the c numbers of an output: `.unsqueeze(-1)` gives it one."
+
+
+def flash(query, key, value, causal):
+    """(output, log_sum) of torch's kernel for CPUs."""
+    assert key.shape[2], "the kernel takes no empty block: it would end the process"
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return kernel(query, key, value, 0.0, causal)
+
+
+def my_no_mask(query, key, value):
+    """A query sees all keys before the piece, and of the piece's own keys those up to itself.
+
+    So the kernel is called twice: with `causal` for the own keys, without it for the earlier ones.
+    The log-sums merge both outputs, as in a ring. The first piece has no earlier keys.
+    """
+    first = key.shape[2] - query.shape[2]
+    output, log_sum = flash(query, key[:, :, first:], value[:, :, first:], True)
+    if first:
+        earlier, log_earlier = flash(query, key[:, :, :first], value[:, :, :first], False)
+        both = torch.logaddexp(log_sum, log_earlier)
+        output = output * (log_sum - both).exp().unsqueeze(-1)
+        output = output + earlier * (log_earlier - both).exp().unsqueeze(-1)
+        log_sum = both
+    return output, log_sum
+
+
+class Seen(TorchDispatchMode):
+    """The shapes, in their last two dimensions, of the tensors that were made."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor):
+            self.shapes.add(tuple(found.shape[-2:]))
+        return found
+
+
+def of_the_last(attempt, queries, tokens, scale):
+    """Output and log-sum of the queries of the last of these tokens."""
+    shapes = [(2, 3, count, 4) for count in (queries, tokens, tokens)]
+    given = [scale * each for each in drawn(tokens, *shapes)]
+    with Seen() as seen:
+        found = attempt(*given)
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise NotYet(f"got {short(found)}", TWO)
+    if (queries, tokens) in seen.shapes:
+        raise NotYet(HELD)
+    if scale > 1 and any(isinstance(x, torch.Tensor) and not x.isfinite().all() for x in found):
+        raise NotYet(LARGE)
+    return dict(zip(("output", "log_sum"), found, strict=True))
+
+
+def by_softmax(query, key, value):
+    first = key.shape[2] - query.shape[2]
+    blocks = [(slice(first), False)] * (first > 0) + [(slice(first, None), True)]
+    found = [flash(query, key[:, :, k], value[:, :, k], own) for k, own in blocks]
+    outputs, log_sums = map(torch.stack, zip(*found, strict=True))
+    return (log_sums.softmax(0).unsqueeze(-1) * outputs).sum(0), log_sums.logsumexp(0)
+
+
+def with_a_mask(query, key, value):
+    last = torch.arange(key.shape[2])
+    hidden = last > last[-query.shape[2] :].unsqueeze(1)
+    scores = (query @ key.mT / query.shape[-1] ** 0.5).masked_fill(hidden, -torch.inf)
+    return scores.softmax(-1) @ value, scores.logsumexp(-1)
+
+
+ONCE_FOR_ALL = "first = key.shape[2] - query.shape[2] => first = 0"
+UNWEIGHTED = (
+    "output * (log_sum - both).exp().unsqueeze(-1) => output",
+    "earlier * (log_earlier - both).exp().unsqueeze(-1) => earlier",
+)
+
+check_no_mask = Exercise(
+    my_no_mask,
+    read_again='"What does a mask cost?"',
+    cases=[(2, 5, 1), (3, 12, 1), (5, 5, 1), (3, 12, 40)],
+    given="queries of the last {} of {} tokens, numbers drawn and multiplied by {}",
+    play=of_the_last,
+    compared=first_other,
+    hint="Own keys with `causal`, earlier ones without; merge both by their log-sums.",
+    wrong={
+        "A triangle from key 0 on fits the first piece alone: call the kernel for two blocks.": (
+            ONCE_FOR_ALL
+        ),
+        "Among the piece's own keys a query sees itself and those before it: `causal` there.": [
+            ", True) => , False)",
+            (ONCE_FOR_ALL, ", True) => , False)"),
+        ],
+        "All queries of the piece see all earlier keys: no `causal` there.": ", False) => , True)",
+        "`causal` is exchanged: it belongs to the piece's own keys.": (
+            ", True) => , 1 == 0)",
+            ", False) => , True)",
+        ),
+        "The keys before the piece are missing.": "if first: => if False:",
+        "A sum of two outputs is none: each needs its weight, exp(own log-sum - both's).": (
+            UNWEIGHTED
+        ),
+        "Half of each is right only if both log-sums are equal: weigh the outputs by them.": (
+            *UNWEIGHTED,
+            "        log_sum = both =>         log_sum, output = both, output / 2",
+        ),
+        "The weights are exchanged: each output goes with its own log-sum.": (
+            "output * (log_sum - => output * (log_earlier -",
+            "earlier * (log_earlier - => earlier * (log_sum -",
+        ),
+        WEIGHTS: [
+            (
+                "(log_sum - both).exp() => (log_sum / (log_sum + log_earlier))",
+                "(log_earlier - both).exp() => (log_earlier / (log_sum + log_earlier))",
+            ),
+            (
+                "(log_sum - both).exp() => log_sum.exp()",
+                "(log_earlier - both).exp() => log_earlier.exp()",
+            ),
+            (
+                "(log_sum - both).exp() => (both - log_sum).exp()",
+                "(log_earlier - both).exp() => (both - log_earlier).exp()",
+            ),
+        ],
+        LARGE: (
+            "= torch.logaddexp(log_sum, log_earlier) => = (log_sum.exp() + log_earlier.exp()).log()"
+        ),
+        HELD: with_a_mask,
+        "The log-sum of both blocks is log(exp(a) + exp(b)): `torch.logaddexp(a, b)`.": [
+            "torch.logaddexp(log_sum, log_earlier) => log_sum + log_earlier",
+            "torch.logaddexp(log_sum, log_earlier) => torch.maximum(log_sum, log_earlier)",
+        ],
+        "The output is right; its log-sum is that of both blocks.": [
+            "        log_sum = both => ",
+            "        log_sum = both =>         log_sum = log_earlier",
+            "        log_sum = both =>         log_sum = log_sum + log_earlier",
+        ],
+        "The output comes first, then the log-sum.": "output, log_sum\n => log_sum, output\n",
+        "Return the logarithm of the sum, not the sum itself.": (
+            "return output, log_sum => return output, log_sum.exp()"
+        ),
+        LAST: "key[:, :, first:], value[:, :, first:] => "
+        "key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]",
+        "Values belong to their keys: cut both at the same place.": [
+            "value[:, :, first:] => value[:, :, : query.shape[2]]",
+            "key[:, :, first:] => key[:, :, : query.shape[2]]",
+        ],
+        NO_KEYS: "if first: => if True:",
+        BROAD: ".unsqueeze(-1) => ",
+    },
+    errors={
+        "the size of tensor": BROAD,
+        "empty block": NO_KEYS,
+        "too many values|not enough values": "The kernel returns two: the output, and its log-sum.",
+    },
+    also_right=[by_softmax],
 )

@@ -188,6 +188,13 @@ check_ends = Exercise(
         "The two are exchanged: x is whole when it enters; what leaves are addends.": (
             "MyEnter, MyLeave => MyLeave, MyEnter"
         ),
+        "`x` is whole on each rank already: the forward of `MyEnter` only hands it on.": (
+            "return x.view_as(x) => return MyLeave.apply(x, group)"
+        ),
+        "`MyEnter.backward` sums once: the sum of sums is n times too large.": (
+            "MyLeave.apply(gradient, ctx.group) => "
+            "MyLeave.apply(MyLeave.apply(gradient, ctx.group), ctx.group)"
+        ),
         "Gradients n times too large: that of an addend is that of the sum, as it is.": (
             "total = => ctx.group = group; total =",
             "return gradient, => return MyLeave.apply(gradient, ctx.group),",
@@ -235,6 +242,7 @@ check_ends = Exercise(
         "number of gradients": ONE_EACH,
         "different than None": ORDER,
         "attribute 'group'|save_for_backward": KEEP_GROUP,
+        "_c10d_functional": "Functional collectives are not counted: use `distributed.all_reduce`.",
         "resolve the process group": "Call `distributed.all_reduce(tensor, group=group)` itself.",
         "AllreduceOptions": BY_NAME,
         "Default process group": "Each message goes to a group: `group=group`, or `ctx.group`.",
@@ -276,7 +284,10 @@ PER_KEY_HEAD = (
     "return mine => each = query[own].chunk(len(key[read])), key[read], value[read]\n    return "
     "torch.cat([t.reshape(-1, fused.shape[1]) for group in zip(*each) for t in group])"
 )
+EVERY_NTH = "query[own] => query[rank::ranks]"
 HEAD = "A head is `columns` rows of `fused`, not one row: count rows, or unflatten into heads."
+THREE = "query[own], key[read], value[read]"
+JOINED = f"torch.cat([{THREE}]).flatten(0, 1)"
 OUT_WEIGHT = "out_weight.unflatten(1, (-1, columns))[:, own].flatten(1)"
 
 
@@ -322,6 +333,18 @@ check_attention_parts = Exercise(
         "Two matrices, first of `fused`, then of `out_weight`; rows stay rows.": [
             *(".flatten(0, 1)\n => \n", "mine, => mine.T,", f"{OUT_WEIGHT} => {OUT_WEIGHT}.T"),
             f"mine, {OUT_WEIGHT} => {OUT_WEIGHT}, mine",
+            ("mine, => mine.T,", f"{OUT_WEIGHT} => {OUT_WEIGHT}.T"),
+            (".flatten(0, 1)\n => \n", "[:, own].flatten(1) => [:, own]"),
+            "[:, own].flatten(1) => [:, own]",
+        ],
+        "Rows stay rows of `fused`: put the three parts below each other.": (
+            f"{JOINED} => torch.cat([t.flatten(0, 1) for t in ({THREE})], 1)"
+        ),
+        "A head is several rows, `columns` of them: multiply where you slice rows.": [
+            f"mine = {JOINED} => "
+            "query, key, value = (t.flatten(0, 1) for t in (query, key, value))\n    "
+            f"mine = torch.cat([{each}, key[read], value[read]])"
+            for each in ("query.unflatten(0, (heads, -1))[own].flatten(0, 1)", "query[own]")
         ],
         "Cut rows of `fused`: its columns meet the input, and each rank has all of that.": (
             "return mine => return fused.chunk(ranks, 1)[rank]"
@@ -341,9 +364,25 @@ check_attention_parts = Exercise(
         ),
         "Rows of keys and values are missing.": "return mine => return query[own].flatten(0, 1)",
         "One rank's queries may read several key heads.": "(own.stop - 1) => own.start",
-        "Rank 0 keeps the first query heads: neighbours, not every n-th head.": (
-            f"slice({READ}) => [*{{h // sharing: 0 for h in range(rank, heads, ranks)}}]",
-            *("query[own] => query[rank::ranks]", "[:, own] => [:, rank::ranks]"),
+        "Rank 0 keeps the first query heads: neighbours, not every n-th head.": [
+            (
+                f"slice({READ}) => [*{{h // sharing: 0 for h in range(rank, heads, ranks)}}]",
+                *(EVERY_NTH, "[:, own] => [:, rank::ranks]"),
+            ),
+            EVERY_NTH,
+            (EVERY_NTH, "[:, own] => [:, rank::ranks]"),
+            (EVERY_NTH, *(f"{each}[read] => {each}[rank::ranks]" for each in ("key", "value"))),
+            (
+                EVERY_NTH,
+                *(f"{each}[read] => {each}[rank::ranks]" for each in ("key", "value")),
+                "[:, own] => [:, rank::ranks]",
+            ),
+        ],
+        "A head's columns are those of `out_weight`: the columns of `fused` meet the input.": (
+            "columns = out_weight.shape[1] // heads => columns = fused.shape[1] // heads",
+            "    query, key, value = fused => "
+            "    fused = fused[: (heads + 2 * key_heads) * columns]\n"
+            "    query, key, value = fused",
         ),
         "A key head is stored once, however many queries read it: it is repeated in the forward.": (
             f"slice({READ}) => [h // sharing for h in range(heads)[own]]"
@@ -352,7 +391,11 @@ check_attention_parts = Exercise(
             f"{OUT_WEIGHT} => {each}" for each in ("out_weight.chunk(ranks)[rank]", "out_weight")
         ],
     },
-    errors={"split_sizes": HEAD, "ZeroDivisionError": QUOTIENT},
+    errors={
+        "split_sizes": HEAD,
+        "ZeroDivisionError": QUOTIENT,
+        "Sizes of tensors must match": "Join the parts along dimension 0: rows below rows.",
+    },
     also_right=[
         f"slice({READ}) => sorted({{h // sharing for h in range(heads)[own]}})",
         lambda *given: [part.numpy() for part in my_attention_parts(*given)],
@@ -380,7 +423,13 @@ check_step_bytes = Exercise(
             *("4 * l => 2 * l", "4 * l => 3 * l", "4 * l => 8 * l", "layers + 2 => layers / 2 + 1"),
         ],
         "Query, key and value share one way in: one sum backward, not three.": "4 * l => 6 * l",
-        "Lookup and output layer each send one sum more.": [f"+ 2 => + {n}" for n in (0, 1, 3, 4)],
+        "Lookup and output layer each send one sum more.": [f"+ 2 => + {n}" for n in (0, 1)],
+        "Lookup and output layer send one sum each, not two: one forward, the other backward.": [
+            f"+ 2 => + {n}" for n in (3, 4)
+        ],
+        "The tensor between the layers has its whole width on every rank: do not divide it.": (
+            "+ 2) * width => + 2) * width / ranks"
+        ),
         "The ends send, too: lookup, output layer, loss.": "+ 2) * width + 3 => ) * width",
         "The loss sends 3 numbers per token, forward.": [
             *(f"+ 3 => + {n}" for n in (0, 1, 2, 5, 6, "3 / tokens")),
@@ -407,6 +456,7 @@ check_step_bytes = Exercise(
                 "(ranks - 1)",
                 "(ranks - 1) / ranks",
                 "(ranks - 1) // ranks",
+                "2 * ranks / (ranks - 1)",
             )
         ],
         "Twice too many: 2 (n - 1) / n counts both halves of an all-reduce.": (
@@ -414,7 +464,9 @@ check_step_bytes = Exercise(
         ),
         "`//` rounds: (n - 1) / n of a tensor need not be whole.": "/ ranks => // ranks",
         "Count bytes: a number has `itemsize`.": [
-            f"itemsize * ( => {n} * (" for n in (1, 4, 8, "8 * itemsize")
+            *(f"itemsize * ( => {n} * (" for n in (1, 4, 8, "8 * itemsize")),
+            "itemsize * ((4 * layers + 2) * width + 3) => "
+            "(itemsize * (4 * layers + 2) * width + 12)",
         ],
     },
     also_right=[lambda t, w, b, i, n: 2 * (n - 1) * t * i * (4 * b * w + 2 * w + 3) / n],

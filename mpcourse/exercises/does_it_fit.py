@@ -29,7 +29,7 @@ def unit_or(words):
 def my_moments(step, held):
     """Let `super()` count, then write down `live`.
 
-    `ByteCounter` is the package's `CountBytes`: on this page, leave the import out.
+    This page needs no import: it has made `CountBytes`, the package's `ByteCounter`.
     """
     from mpcourse.memory import ByteCounter as CountBytes
 
@@ -72,10 +72,13 @@ FOUR = "`__torch_dispatch__` takes four things: operation, types, args and kwarg
 INIT = "An `__init__` of your own has to call `super().__init__(*held)`."
 SUMS = "moments = [] => moments, parts = [], []"
 SUM = "append(self.live) => append(sum(parts))"
+RETURN = "A list is asked for: `return` it, in place of `yield`."
 AHEAD = "result = super() => ahead, result = self.live, super()"
 
 
 def not_as_many(found, expected):
+    if hasattr(found, "__next__"):
+        return RETURN
     more = len(found) - len(expected) if isinstance(found, list) else 2
     if more == 1:
         return "One number too many: before the first operation, nothing is written down."
@@ -143,6 +146,7 @@ check_moments = Exercise(
         "These are numbers, not bytes: a float32 has four bytes.": "self.live => self.live // 4",
         UNIT: "self.live => self.live / 1e6",
         "That is one number: a list has one for each operation.": "moments\n => moments[-1]\n",
+        RETURN: "return moments => yield from moments",
         "Keep no result: what is kept is not freed.": (
             "moments.append( => vars(self).setdefault(0, []).append(result), moments.append("
         ),
@@ -184,7 +188,14 @@ NO_HEADS = "`heads` is 0 where no scores are stored: do not divide by it."
 check_activation_bytes = Exercise(
     my_activation_bytes,
     read_again='"What does a transformer keep?"',
-    cases=[(1, 1, 1, 0), (3, 8, 1, 0), (10, 16, 3, 0), (10, 16, 1, 4), (10, 16, 3, 4)],
+    cases=[
+        (1, 1, 1, 0),
+        (3, 8, 1, 0),
+        (10, 16, 3, 0),
+        (10, 16, 1, 4),
+        (10, 16, 3, 4),
+        (10, 64, 1, 4),
+    ],
     given="tokens, width, layers, heads = {}, {}, {}, {}",
     hint=unit_or("Go down the lines of `forward`: what does each operation save?"),
     errors={"3 positional arguments but 4 were": HEADS, "ZeroDivisionError": NO_HEADS},
@@ -209,6 +220,7 @@ check_activation_bytes = Exercise(
             "block = => block = 24 * width**2 +",
             "* tokens * => * ",
             "* width => * width**2",
+            "tokens * width => (tokens * width)**2",
         ],
         "Each block saves its share, scores as well.": [
             f"layers * (block + scores) => {each}block + scores" for each in ("", "layers * ")
@@ -228,6 +240,7 @@ check_activation_bytes = Exercise(
         "A score is one number, whatever the width.": [
             *(f"**2 => {size}" for size in ("**2 * width", "* width")),
             "heads * tokens => (heads > 0) * width * tokens",
+            "5 * heads => 5 * (width // heads if heads else 0)",
         ],
         "The heads share the width: their number counts for scores alone.": [
             f"block = => block = max(heads, 1) ** {power} *" for power in (1, -1)
@@ -305,6 +318,10 @@ check_account = Exercise(
             f"{PEAK} => max(logits, block - 2 * tokens * width)",
             "if again => if True",
             "if again => if not again",
+        ],
+        "A block keeps its share for each token and each number of the width.": [
+            (f"34 * tokens * width => 34 * {size}", f"2 * tokens * width => 2 * {size}")
+            for size in ("tokens", "width", "width**2")
         ],
         "At its peak, the loss has three tensors of float32: 12 bytes a logit.": [
             f"12 * => {size} *" for size in (2, 3, 4, 6, 8, 16)

@@ -85,6 +85,9 @@ check_choose = Exercise(
         ALONG_ROWS: "topk(k, dim=-1) => topk(k, dim=0)",
         "Any k above 1 is divided, not 2 alone.": "k > 1 => k == 2",
         "The sum needs its gradient, too.": "keepdim=True) => keepdim=True).detach()",
+        "The chosen probabilities need their gradient, too, and not their sum alone.": (
+            "weights / weights => weights.detach() / weights"
+        ),
         KEEP: [", keepdim=True => ", (", keepdim=True => ", "k > 1 => k")],
         "These weights do not sum to 1: divide by the sum of the chosen ones, not by k, the "
         "largest or the norm.": [
@@ -180,6 +183,10 @@ check_balance = Exercise(
         ),
         "Count the choices that are handed in: these are the likeliest experts.": (
             ("chosen.flatten() => probabilities.argmax(dim=1)", "chosen.numel() => len(chosen)")
+        ),
+        "A share counts the choices that are handed in; a probability above 1 / E is no choice.": (
+            "chosen.flatten().bincount(minlength=experts) / chosen.numel() => "
+            "(probabilities > 1 / experts).float().mean(dim=0)"
         ),
         "An expert's probability is a mean over the tokens, no sum.": "mean(dim=0) => sum(dim=0)",
         "The probabilities are given: a softmax changes them.": ".mean => .softmax(dim=1).mean",
@@ -342,6 +349,9 @@ check_travel = Exercise(
             "done[order.argsort()], receive, send) => done, receive, send)[order.argsort()]",
         ],
         SIZES: "receive, send) => send, receive)",
+        "The results come home in the order of `rows`: nothing is left to sort.": [
+            f"receive, send) => receive, send){order}" for order in ("[mine.argsort()]", ".flip(0)")
+        ],
         SEND_FIRST: [
             (
                 "arrived = exchange(rows, send, receive)[order] => sizes = numbers(mine)",
@@ -410,6 +420,7 @@ check_travel = Exercise(
 METHOD = "`size` is a method: write `group.size()`."
 WEIGHT = "The router has no bias, and one parameter: `part.router.weight`, which has a `.grad`."
 NO_SUM = "`all_reduce` adds up unless `op` says otherwise, and a mean needs the sum."
+NO_NONE = "A `.grad` that is None is lost: put the mean of all ranks' gradients there."
 RANKS = "Each rank needs the sum: `all_reduce` gives it, `broadcast` and `reduce` do not."
 GROUP = "These groups know no ranks outside themselves: say group=group."
 
@@ -417,9 +428,9 @@ GROUP = "These groups know no ranks outside themselves: say group=group."
 def my_average(part, group, copies):
     """The router is one on all ranks, so its gradient is averaged over `group` and over `copies`.
 
-    What comes back by the all-to-alls has added up, for each expert, the gradients of the losses of
-    all ranks of `group`: there nothing is sent. The same expert in another copy has seen other
-    tokens: over `copies` it is added up. The loss is the mean over all ranks: divide by both sizes.
+    The all-to-alls have added up an expert's gradients over `group`: there nothing is sent. The
+    same expert in another copy has seen other tokens: over `copies` it is added up. The loss is the
+    mean over all ranks: divide by both sizes.
     """
     for parameter in part.parameters():
         parameter.grad /= group.size() * copies.size()
@@ -545,6 +556,9 @@ check_average = Exercise(
             (f"{SENT} => {SENT[:-1]}, {MAX}", f"{ROUTER} => {ROUTER[:-1]}, {MAX}", *undivided)
             for undivided in ((), (f"{DIVIDE} => ",))
         ],
+        NO_NONE: lambda part, group, copies: [
+            setattr(parameter, "grad", None) for parameter in part.parameters()
+        ],
         SAME_MESSAGES: f"{SENT} => if parameter.grad.any(): {SENT}",
         METHOD: "copies.size() => copies.size",
         WEIGHT: [f"router.weight => router{other}" for other in (".bias", "")],
@@ -555,6 +569,7 @@ check_average = Exercise(
         "process group has not been": GROUP,
         "'method'": METHOD,
         "'(Linear|NoneType)' object has no attribute 'grad'": WEIGHT,
+        "'NoneType' object has no attribute 'flatten'": NO_NONE,
         "leaf Variable": "Change each parameter's `.grad`, and not the parameter.",
         "Timed out|had not returned|gloo": SAME_MESSAGES,
     },

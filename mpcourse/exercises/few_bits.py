@@ -79,7 +79,7 @@ def in_words_of_error(outcome, expected):
     """Errors as multiples of the least; what is no tensor of scales as it is."""
     if not isinstance(outcome, Tensor):
         return [f"got {short(outcome)}"]
-    times = ", ".join(f"{each:.5g}" for each in outcome.tolist())
+    times = ", ".join(f"{x:.5g}" if x > 1.0301 else "≤ 1.03" for x in outcome.tolist())
     return [f"squared error of each row over the least there is (1.03 will do): {times}"]
 
 
@@ -129,9 +129,10 @@ check_best_scales = Exercise(
             "amax(1) / largest => amax(1)",
             lambda w, n: my_best_scales(w, 1),
         ],
-        "Measure what is off in weights, not in steps: multiply by the scale first.": (
-            "steps * tried[:, :, None] - weight => steps - weight / tried[:, :, None]"
-        ),
+        "Measure what is off in weights, not in steps: multiply by the scale first.": [
+            "steps * tried[:, :, None] - weight => steps - weight / tried[:, :, None]",
+            "steps * tried[:, :, None] - weight => steps - weight",
+        ],
         "Fitted to its own integers, a scale stays near its start: try forty of them.": fitted,
         "That is the fraction, its index or the error: the scale is asked for.": [
             "tried.gather(0, errors.argmin(0)[None])[0] => errors.argmin(0)",
@@ -253,14 +254,20 @@ check_columns = Exercise(
     hint="For each column: keep a copy, round it, divide what is off by upper[c, c], and subtract "
     "torch.outer(that, upper[c, c + 1 :]) from the columns after it.",
     wrong={
-        "No error arrives. Pass on row c of upper, upper[c, c + 1 :] (below its diagonal are "
-        "zeros), and round a clone of the column as it is by then: weight[:, c] is a view.": [
+        "No error arrives. From the first column to the last, pass on row c of upper, "
+        "upper[c, c + 1 :] (below its diagonal are zeros), and round a clone of the column as it "
+        "is by then: weight[:, c] is a view.": [
             (
                 "weight = weight.clone() => first, weight = weight, weight.clone()",
                 "exact = weight[ => exact = first[",
             ),
             "weight[:, c].clone() => weight[:, c]",
             "torch.outer(error, upper[c, c + 1 :]) => torch.outer(error, upper[c + 1 :, c])",
+            lambda w, u, s, n: my_columns(w.flip(1), u.flip(0, 1), s, n).flip(1),
+        ],
+        "Right up to precision: keep the dtype of weight, float32.": [
+            "return weight => return weight.half()",
+            "return weight => return weight.bfloat16()",
         ],
         "Sign: a later column changes by -e * upper[c, d] / upper[c, c].": "] -= => ] +=",
         "upper[c, c] stands below the line: divide the error by it, once.": [
@@ -391,6 +398,9 @@ check_fake = Exercise(
         "The values are right, but no gradient comes through: detach only the difference.": (
             "values / => values.detach() /"
         ),
+        "Zeros, and no gradient: round values / scale, and detach only the difference.": (
+            lambda v, s, n: v.detach() * 0
+        ),
         "The values are right; the gradient is that of a staircase, 0: no weight would learn.": (
             "round_straight_through => torch.round"
         ),
@@ -422,6 +432,10 @@ check_fake = Exercise(
             "-largest, largest => max=largest",
         ],
         "Nothing is rounded: the forward has to round.": "round_straight_through => ",
+        "Not rounded, and no gradient: detach rounded - values, not values - rounded.": [
+            lambda v, s, n: ((v / s).round() + (v / s - (v / s).round()).detach()) * s,
+            "round_straight_through( => (lambda x: x.round() + (x - x.round()).detach())(",
+        ],
         "To the values add (rounded - values), detached; the other way round doubles the error.": (
             "round_straight_through( => (lambda x: x + (x - x.round()).detach())("
         ),

@@ -157,6 +157,9 @@ check_parallel_apply = Exercise(
             ("pairs = => lock = threading.Lock(); pairs =", f"{CALL} => with lock: {CALL}"),
         ],
         "Those are no values yet: ask each for its result.": "result.result() => result",
+        "A method came back, not its value: call it, result.result().": (
+            "result.result() for => result.result for"
+        ),
         "Ask with brackets": "is_grad_enabled() => is_grad_enabled",
         "submit belongs to a device": "zip(devices, modules => zip(modules, devices",
         "Nothing comes back: return the list of the outputs.": "return [result => [result",
@@ -190,6 +193,12 @@ check_parallel_apply = Exercise(
             "[result.result() for result in results] => torch.stack([r.result() for r in results])",
         ],
         "The caller's own mode stays as it is.": "pairs = => torch.set_grad_enabled(True); pairs =",
+        "The caller's mode changed: each thread has its own, so set it in the worker.": (
+            f"{BLOCK} => if True:",
+            "pairs = => torch.set_grad_enabled(False); pairs =",
+            "return [result => values = [result",
+            "in results] => in results]; torch.set_grad_enabled(True); return values",
+        ),
         "The loop's variables had moved on when the worker ran: pass them to submit.": (
             "(call, module, value) => (lambda: time.sleep(0.05) or call(module, value))"
         ),
@@ -207,9 +216,9 @@ check_parallel_apply = Exercise(
 
 
 def my_replicas(net, devices):
-    """The copies are results of `.to`, a step in the graph, so the way back to net stays open.
+    """Autograd records `.to`, so gradients of the copies flow back to net's own weights.
 
-    A deep copy cuts that way. It serves as the shell that is called, one for each device.
+    It does not record a deep copy, which serves as the shell to call, one for each device.
     """
 
     def replica_on(device):
@@ -243,6 +252,9 @@ class Noting(nn.Module):
 
     def forward(self, batch):
         """Note the call, wait for the others, then compute."""
+        for name, value in vars(self).items():
+            if torch.is_tensor(value):  # by functional_call, which takes any name without a dot
+                raise AttributeError(f"Noting has no attribute `{name}`")
         thread = threading.current_thread().name
         self.calls.append(
             [self, self.linear.weight, thread, len(batch), self.shift.device.type, False]
@@ -292,12 +304,14 @@ def replicas_at_work(attempt, rows, count):
     for replica, place in zip(attempt(module, APART), APART, strict=True) if count == 1 else []:
         with suppress(Exception):  # the call is noted before it fails
             replica(batch.detach().to(place.device))
-    memory = {weight.data_ptr() for _, weight, *_ in module.calls[:count]}
+    used = [weight for _, weight, *_ in module.calls[:count]]
+    memory = {weight.data_ptr() for weight in used}
     return {
         "outputs": outputs,
         "at the same time": together,
         "gradients of weights and rows": gradients_of(outputs, [*module.parameters(), batch]),
         "copies of the weights": len(memory - {module.linear.weight.data_ptr()}),
+        "precision": [str(weight.dtype).removeprefix("torch.") for weight in used],
         "copies for cpu and meta": [weight.device.type for _, weight, *_ in module.calls[count:]],
         "buffers for cpu and meta": [where for *_, where, _ in module.calls[count:]],
         "net's mode": all(each.training for each, *_ in module.calls),
@@ -332,6 +346,7 @@ check_replicas = Exercise(
         "same device": f"{ELSEWHERE} {LATER}",
         "not require grad": CUT_OFF,
         "missing 1": FUNCTIONS,
+        "has no attribute `": "A weight has another name than net.named_parameters() gives it.",
     },
     hint=f"Each replica calls a deep copy of its own, with its own copy of the weights. {LATER}",
     wrong={
@@ -343,7 +358,25 @@ check_replicas = Exercise(
             "return lambda rows: => return shell.to(device.device) or",
             "w.to(device.device, copy=True) => nn.Parameter(w.to(device.device, copy=True))",
         ],
+        "A weight has another name": [
+            "{name: w => {'net.' + name: w",
+            "in net.named_parameters() => in net.linear.named_parameters()",
+        ],
+        "Outside a loop, named_parameters() is empty the second time: keep a list() of it.": (
+            "in net.named_parameters() => in named",
+            "def replica_on => named = net.named_parameters()\n\n    def replica_on",
+        ),
         "A replica reads net's own memory: copy=True copies on any device.": ", copy=True => ",
+        "Replica 0 reads net's own weights, as in the package; here it needs copies too.": (
+            "copy=True => copy=device is not devices[0]"
+        ),
+        "The replicas compute in net's own precision: nothing turns weights into floats.": (
+            "w.to(device.device => w.float().to(device.device",
+            "weights, rows) => weights, rows.float())",
+        ),
+        "Only half of each gradient arrives: a detach cuts off the other half.": (
+            "w.to(device.device => (w / 2 + w.detach() / 2).to(device.device"
+        ),
         "The copies read net's own memory, and .data or detach cuts the way: .to, copy=True.": (
             "w.to(device.device, copy=True) => w.data"
         ),
@@ -480,6 +513,9 @@ check_data_parallel = Exercise(
             "scatter(batch, devices) => [*scatter(batch, devices), batch[:0]][: len(devices)]",
         ],
         "Say where: parallel_apply(…, devices=used).": ", devices=used => ",
+        "Device 2 got no rows: use as many devices as there are chunks, not only two.": (
+            "chunks = => devices = devices[:2]; chunks ="
+        ),
         "Leave dim as it is": "scatter(batch, devices) => scatter(batch, devices, dim=1)",
         "stack makes a new dimension": "gather(outputs, devices[0]) => torch.stack(outputs)",
         "The rows that do not divide are missing: the last chunk may be smaller.": (

@@ -8,7 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
-from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, numbers, same, short
+from mpcourse.exercises.exercise import (
+    NO_RETURN,
+    Exercise,
+    NotYet,
+    leaving_alone,
+    numbers,
+    same,
+    short,
+)
 from mpcourse.pruning import layer_masks
 
 # 1. A mask by size
@@ -22,6 +30,7 @@ AT_ENDS = "At sparsity 0 nothing goes, at 1 all do: the row has no place of that
 NOTHING = "At sparsity 0 nothing goes: an empty tensor has no max, and kthvalue counts from 1."
 ALL_GO = "At sparsity 1 all go: what is >= the largest size keeps the largest."
 OF_THE_LARGEST = "Count the weights that go: a share of the largest size, or a mean, counts none."
+OTHER_MASKS = "Masks are asked of the `parameters` handed in, not of the page's net."
 A_PAIR = "Compare with one number: sort gives a pair, its `values` are the sizes in order."
 
 
@@ -69,6 +78,17 @@ CONV = {
     "fc.weight": torch.tensor([[0.01, -0.02], [0.03, 2.0]]),
 }
 
+
+def masking(attempt, parameters, sparsity):
+    """The masks; of names that were handed in."""
+    alone = leaving_alone("The weights that were handed in have changed: only look at them.")
+    found = alone(attempt, parameters, sparsity)
+    if isinstance(found, Mapping):
+        if any(str(n).endswith(".weight") for n in {*found} - {*parameters}):
+            raise NotYet(f"got masks of {', '.join(map(str, found))}", OTHER_MASKS)
+    return found
+
+
 check_global_masks = Exercise(
     my_global_masks,
     read_again='"Which weights are small?"',
@@ -84,7 +104,7 @@ check_global_masks = Exercise(
         ", ".join(f"{name} {short(value.tolist())}" for name, value in parameters.items())
         + f" and sparsity {sparsity}"
     ),
-    play=leaving_alone("The weights that were handed in have changed: only look at them."),
+    play=masking,
     hint="The smallest by absolute value go, round(sparsity * number of all weights) of them, "
     "wherever they are; all else is True.",
     errors={
@@ -94,6 +114,7 @@ check_global_masks = Exercise(
     },
     wrong={
         AT_ZERO: " if going else -1.0 => ",
+        OTHER_MASKS: lambda _, share: my_global_masks({"fc1.weight": torch.ones(3, 4)}, share),
         NOTHING: f"{THRESHOLD} => together[:going].max()",
         A_PAIR: ".sort().values => .sort()",
         AT_ENDS: [
@@ -144,6 +165,9 @@ check_global_masks = Exercise(
             (' if name.endswith("weight") => ', "sizes.items() => [*sizes.items()][::2]"),
         ],
         A_SHARE: "round(sparsity => round((1 - sparsity)",
+        "Each weight has a mask, not that of one layer alone.": (
+            "sizes.items()} => [*sizes.items()][:1]}"
+        ),
     },
     also_right=[masks_by_topk, "size > threshold => (size > threshold).numpy()"],
 )
@@ -151,6 +175,8 @@ check_global_masks = Exercise(
 # 2. A scan, layer by layer
 
 OF_EACH_LAYER = "Return a dictionary: name of each weight -> a list, one accuracy a sparsity."
+HANDED_IN = "Scan `model` with the `accuracy` handed in, not the page's net or digits."
+OTHER_NAMES = "The names are those of model.named_parameters(): nets differ in them."
 ONE_LAYER = "row[row.abs().argsort()[: round(sparsity * len(row))]]"
 PRUNE_A_COPY = "The model that was handed in has changed: prune a copy."
 
@@ -215,11 +241,16 @@ def scanning(attempt, layers, sparsities):
     found = attempt(model, sparsities, accuracy)
     if not same(dict(model.state_dict()), before):
         raise NotYet(PRUNE_A_COPY)
-    found = found if isinstance(found, Mapping) else {"no name": found}
+    if found is None:
+        raise NotYet("got None", NO_RETURN)
+    if not isinstance(found, Mapping):
+        raise NotYet(f"got {short(found)}", OF_EACH_LAYER)
     found = {str(n).removesuffix(".weight"): numbers(each) for n, each in found.items()}
     numbered = [float] * len(sparsities)
     if not all(isinstance(v, list) and [*map(type, v)] == numbered for v in found.values()):
         raise NotYet(f"got {short(found)}", OF_EACH_LAYER)
+    if found and not {n.removesuffix(".weight") for n in before} & set(found):
+        raise NotYet(f"got {short(found)}", OTHER_NAMES)
     return found
 
 
@@ -230,19 +261,30 @@ check_scan = Exercise(
         ("two Linear layers", [1 / 3]),  # no layer loses half a weight
         ("two Linear layers", [2 / 3, 1 / 3]),
         ("two Linear layers", [0.3, 0.1]),  # 3.6 and 2.7 weights, 1.2 and 0.9
-        ("a convolution", [0, 0.25, 0.75]),
+        ("a convolution", [0, 0.25, 0.75, 1.0]),  # at 1 all go
     ],
-    given=lambda layers, sparsities: f"a net with {layers} and sparsities {short(sparsities)}",
+    given=lambda layers, sparsities: (
+        f"a net with {layers}, sparsities {short(sparsities)}, and a stand-in for `accuracy`, "
+        "which gives any number"
+    ),
     play=scanning,
     hint="Of the layer's weights (no biases) the round(sparsity * number) smallest by absolute "
     "value go; every other layer stays whole. Lists in the order of the sparsities.",
     errors={
         "leaf Variable": "autograd watches a parameter: change the numbers of its .data.",
+        "shapes cannot be multiplied": HANDED_IN,
+        "index 8 is out of bounds.*size 8": AT_ENDS,
         "out of bounds": "A weight is a matrix: sort and index one row of its numbers, .view(-1).",
     },
     wrong={
         AT_ZERO: f"{ONE_LAYER} => "
         "row[row.abs() <= row.abs().sort().values[round(sparsity * len(row)) - 1]]",
+        AT_ENDS: "row[row.abs().argsort()[: round(sparsity * len(row))]] => "
+        "row[row.abs() < row.abs().sort().values[round(sparsity * len(row))]]",
+        HANDED_IN: [
+            "(accuracy(pruned)) => (accuracy(nn.Linear(784, 10)))",
+            "accuracy(pruned) => pruned(torch.zeros(9, 784))",
+        ],
         "What was pruned before is still gone: begin each time with a copy of the whole net.": [
             ("pruned = copy => copy", "found = {} => found, pruned = {}, copy.deepcopy(model)"),
             ("pruned = copy => copy", "me] = [] => me], pruned = [], copy.deepcopy(model)"),
@@ -279,6 +321,8 @@ check_scan = Exercise(
         ),
         BY_SIZE: "row.abs() => row",
         PRUNE_A_COPY: "copy.deepcopy(model) => model",
+        OTHER_NAMES: "return found => return {f'fc{i}': v for i, v in enumerate(found.values())}",
+        NO_RETURN: "return found => ",
         OF_EACH_LAYER: ["return found => return [*found.values()]", "append( => append([0]) or ("],
     },
     also_right=[scan_by_torch],
@@ -303,6 +347,7 @@ SHARED = "The copy shares tensors with the net, which training would change: cop
 REFRESHED = "A forward in training mode changes running_mean and running_var: keep the old ones."
 STILL_THERE = "Zeros are still channels: rows, entries of biases and columns have to leave."
 FROZEN = "The smaller net cannot train on: a parameter of it has requires_grad=False."
+ANOTHER_NET = "That is a part of another net: cut the `net` that is handed in."
 NEW_HEAD = "The head keeps its weights: columns of the old one, not new numbers."
 NET_AS_IT_WAS = "The net that was handed in has changed: cut a copy."
 
@@ -363,6 +408,8 @@ def thinning(attempt, width, inner, kept):
     count, whole = (sum(p.numel() for p in each.parameters()) for each in (slim, net))
     if count == whole:
         raise NotYet(STILL_THERE)
+    if any(len(block[0].weight) > inner for block in getattr(slim, "blocks", [])):
+        raise NotYet(ANOTHER_NET)
     if any(int(each) for name, each in slim.named_buffers() if name.endswith("tracked")):
         raise NotYet(REFRESHED)  # in the net that was handed in they are 0
     outputs = slim.eval()(images).detach()
@@ -379,10 +426,12 @@ def thinning(attempt, width, inner, kept):
 check_trunk = Exercise(
     my_trunk,
     read_again='"Which channels can leave a residual net?"',
-    cases=[(4, 3, [0, 2]), (3, 3, [1, 2]), (5, 4, [1, 3, 4])],
+    cases=[(4, 3, [0, 2]), (3, 3, [1, 2]), (5, 4, [1, 3, 4]), (6, 4, [0, 1, 3, 5])],
     given="a net with a trunk of {0} channels, {1} inside each block, and kept {2}",
     play=thinning,
-    same=lambda ours, right: ours[1] == right[1] and torch.allclose(ours[0], right[0], 1e-4, 1e-4),
+    same=lambda ours, right: (
+        ours[1] == right[1] and torch.allclose(ours[0], right[0], 1e-4, 1e-4, True)
+    ),
     compared=lambda ours, right: (
         [f"expected {right[1]:,} parameters, zeros counted", f"got {ours[1]:,}"]
         if ours[1] != right[1]
@@ -420,6 +469,12 @@ check_trunk = Exercise(
             f"{ITS_OWN} => torch.zeros(len(kept)), torch.ones(len(kept))",
             "return slim => return slim.apply(lambda m: getattr(m, 'reset_running_stats', int)())",
         ],
+        "running_mean and running_var have changed places: the mean stands first.": (
+            f"{ITS_OWN} => norm.running_var[kept], norm.running_mean[kept]"
+        ),
+        "Every channel that kept names stays, however many these are.": [
+            f"slim = => kept = kept[:{most}]; slim =" for most in (2, 3)
+        ],
         "A new BatchNorm knows nothing of the old one: take the four numbers of each channel.": (
             f"return slim => [norm.reset_parameters() for _, norm in {WHO_WRITES}]; return slim"
         ),
@@ -438,6 +493,7 @@ check_trunk = Exercise(
             "return slim => slim.head.weight.data *= net.head.in_features / len(kept); return slim"
         ),
         REFRESHED: "return slim => slim.train()(torch.ones(2, 1, 14, 14)); return slim.eval()",
+        ANOTHER_NET: "slim = copy.deepcopy(net) => slim = Residual(16, 16)",
         NEW_HEAD: "return slim => slim.head = nn.Linear(len(kept), 10); return slim",
         FROZEN: "weight.detach()[kept]) => weight.detach()[kept], requires_grad=False)",
         NET_AS_IT_WAS: "copy.deepcopy(net) => net",

@@ -1,5 +1,6 @@
 """Exercises of page `scatter_and_gather`: scatter, nests, uneven means, one process's loss."""
 
+import inspect
 import math
 from collections import UserDict
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from mpcourse.exercises.exercise import (
     Exercise,
     NotYet,
+    borrowed,
     expected_and_got,
     leaving_alone,
-    refuse_borrowed,
+    refuse,
     same,
 )
 
@@ -37,7 +39,7 @@ def with_gradients(names: set[str], instead: str):
         given = [tensor for tensor in tensors_in(case) if tensor.requires_grad]
         if not given:
             return listed(leaving_alone(CHANGED)(attempt, *case))
-        refuse_borrowed(attempt, names, instead)
+        refuse(borrowed_by(attempt, names), instead)
         result = listed(attempt(*case))
         leaves, ways = tensors_in(result), [None]
         if leaves and all(leaf.grad_fn for leaf in leaves):
@@ -47,6 +49,18 @@ def with_gradients(names: set[str], instead: str):
         return result
 
     return play
+
+
+def borrowed_by(attempt, names):
+    """Which of the names the attempt calls, but for the reader's own helpers with such a name."""
+    attempt = inspect.unwrap(attempt)
+
+    def is_own(name):
+        helper = attempt.__globals__.get(name)
+        ours = inspect.isfunction(helper) and helper.__module__ == attempt.__module__
+        return ours and not borrowed(helper, names - {name} | {"scatter_rows"})  # the page's own
+
+    return [name for name in borrowed(attempt, names) if not is_own(name)]
 
 
 def listed(result):
@@ -94,7 +108,8 @@ check_scatter = Exercise(
     ],
     given=lambda b, n: f"a batch of shape {(*b.shape,)} and {n} devices" + GRADS * b.requires_grad,
     play=with_gradients(
-        {"chunk", "scatter", "scatter_rows", "torch_scatter"}, "cut with slices instead."
+        {"chunk", "unsafe_chunk", "scatter", "scatter_rows", "torch_scatter"},
+        "cut with slices instead.",
     ),
     same=same_kinds,
     hint="Each chunk but the last has ceil(rows / devices) rows; return these tensors in order.",
@@ -103,6 +118,7 @@ check_scatter = Exercise(
         "had not returned": "A loop does not end: does the start move on by a chunk's size?",
         "slice indices|as an integer": FLOAT,
         r"no len\(\)": "The second argument is a number already: it has no len.",
+        "NVIDIA|CUDA": "torch's scatter is what you are to write, and needs GPUs: cut with slices.",
     },
     wrong={
         EVEN: lambda b, n: b.tensor_split(n),
@@ -136,12 +152,17 @@ check_scatter = Exercise(
         "Those are columns: cut dimension 0, the rows.": lambda b, n: b.chunk(n, -1),
         "Those are lists: leave each chunk a tensor.": "size] => size].tolist()",
         "Those are numbers of rows: return the rows.": "[batch[start : start + size] => [size",
+        "The numbers are right, but no longer of the batch's dtype: leave out the conversion.": [
+            f"size] => size].{kind}()" for kind in ("float", "double")
+        ],
+        "A chunk keeps the shape of its rows: leave out flatten.": "size] => size].flatten()",
         "The short chunk is the last one.": lambda b, n: [
             chunk.flip(0) for chunk in my_scatter(b.flip(0), n)[::-1]
         ],
         FLOAT: "-(-len(batch) // num_devices) => len(batch) / num_devices",
         "it has no len.": "// num_devices => // len(num_devices)",
         "but chunk did the work": lambda b, n: b.chunk(n),
+        "but unsafe_chunk did the work": lambda b, n: b.unsafe_chunk(n),
         "but torch_scatter did the work": lambda b, n: torch_scatter(b, n),
     },
     also_right=[lambda b, n: b.split((len(b) + n - 1) // n)],
@@ -217,7 +238,8 @@ def refusing(play):
         except (ValueError, TypeError, RuntimeError) as error:
             if len({*map(len, tensors_in(case))}) < 2:
                 raise
-            return f"a {type(error).__name__} is raised"
+            kind = ValueError if isinstance(error, ValueError) else type(error)
+            return f"a {kind.__name__} is raised"
         return "an error is returned" if isinstance(result, Exception | type) else result
 
     return playing
@@ -253,6 +275,8 @@ check_scatter_nest = Exercise(
         *((tuple(map(torch.arange, rows)), 4) for rows in UNEQUAL_ROWS),
         ([torch.arange(1), "train"], 3),
         (None, 3),
+        ({}, 3),
+        ([], 2),
         ({"pixels": ROWS, "more": Options(0.1)}, 2),
         ({"pixels": ROWS, "more": Settings(rate=0.1)}, 2),
     ],
@@ -316,7 +340,8 @@ check_scatter_nest = Exercise(
         ),
         "Going through a dict gives its keys: take its values().": "inputs.values()] => inputs]",
         "zip over no columns gives no row: repeat an empty nest as it is.": [
-            f"{kind}) and inputs => {kind})" for kind in ("dict", "list")
+            *(f"{kind}) and inputs => {kind})" for kind in ("dict", "list")),
+            lambda nest, n: [] if nest in ([], {}) else my_scatter_nest(nest, n),
         ],
         "A tuple and a list are nests as well: one went to every device whole.": [
             f"tuple | list) => {kind})" for kind in ("tuple", "list", "set")
@@ -361,7 +386,10 @@ check_scatter_nest = Exercise(
             "for i in range(num_devices)]",
         ],
     },
-    also_right=["list(inputs.chunk(num_devices)) => inputs.split(-(-len(inputs) // num_devices))"],
+    also_right=[
+        "list(inputs.chunk(num_devices)) => inputs.split(-(-len(inputs) // num_devices))",
+        "raise ValueError( => raise type('Unequal', (ValueError,), {})(",
+    ],
 )
 
 # 3. The mean
@@ -404,7 +432,10 @@ check_mean = Exercise(
             lambda m, n: (m / n).sum() / (1 / n).sum(),
             lambda m, n: (m / n).sum(),
         ],
-        "A short chunk has fewer rows.": "chunk_sizes.sum() => max(chunk_sizes) / len(chunk_means)",
+        "Not every chunk has as many rows as the longest: divide by all rows.": (
+            "chunk_sizes.sum() => max(chunk_sizes) / len(chunk_means)"
+        ),
+        "The number stands in a list: return it alone.": lambda m, n: [my_mean(m, n)],
         "The first chunk alone: does return stand in the loop?": ".sum() / => [0] /",
         "Divide by all rows, not by the mean number of a chunk.": "s.sum() => s.float().mean()",
         "// rounds down; a mean keeps what / leaves.": ".sum() / => .sum() //",
@@ -513,10 +544,12 @@ check_process_loss = Exercise(
         "The average divides by the number of processes: multiply by it before.": [
             " * num_processes => ",
             "* num_processes => / num_processes",
-            "* num_processes / total => / num_processes",
             ("sum => mean", "* num_processes / total => / num_processes"),
             ("sum => mean", f"* num_processes => * {COUNT}"),
         ],
+        "That divides by the number of processes: multiply by it, and divide by total.": (
+            "* num_processes / total => / num_processes"
+        ),
         "That is the sum: divide it by total.": ["* num_processes / total => * 1", " / total => "],
         "Upside down: times the number of processes, divided by total.": (
             "* num_processes / total => * total / num_processes"

@@ -13,12 +13,12 @@ import torch
 
 from mpcourse.devices.devices import Device, get_devices, synchronize
 from mpcourse.devices.streams import StreamContext
-from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, same, short
+from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, raised, same, short
 
 
-def in_time(wait):
-    """Whether `wait(seconds)` comes true in a second; a pause of the machine is one tick of it."""
-    return any(wait(0.1) for _ in range(10))
+def in_time(wait, seconds=1):
+    """Whether `wait(seconds)` comes true in that time; a pause of the machine is one tick of it."""
+    return any(wait(0.1) for _ in range(10 * seconds))
 
 
 # 1. Two devices at the same time
@@ -84,7 +84,8 @@ check_both_at_once = Exercise(
     hint=lambda found, right: (
         SUMS if found | {"returned": 0} == right | {"returned": 0} else PLACES
     ),
-    correct="Both were under way at the same time, each on its device, and were added.",
+    correct="Both were under way at the same time, each on its device, and were added.\n"
+    "On two GPUs, half B's tensors have to be brought over first: b.to(a.device).",
     errors={
         "runs|'function' object is not": "Hand over half_a itself.",
         "Result|'method'": RESULTS,
@@ -152,9 +153,12 @@ class QueueingDevice(Device):
 
 stand_in = QueueingDevice(0, torch.device("cpu"), "cpu core", "a device that queues")
 
+ROUNDED = "that is rounded, or a constant: return the difference of two readings, as it is."
 EARLY = "the clock was read before the work had ended."
 STILL = " Or does your clock stand still in a nap, as process_time does?"
 OLDER = "The device was busy with older work: wait before the first reading too."
+IDLE = "The device was idle, so this is not fn's: between the readings only fn and waits belong."
+TWICE = "a warm-up is a run too, also one of Timer's; hand it over once, with device.submit(fn)."
 SLEPT = "nobody knows how long older work takes; synchronize waits for as long as it needs."
 ALONE = "Return the seconds alone, without what fn returned."
 ANY_DEVICE = "torch.cuda.synchronize waits for GPUs only, synchronize([device]) for any device."
@@ -195,6 +199,8 @@ def look_at_clock(found, kind, given):
         return
     seconds = measured.item() if hasattr(measured, "item") else measured
     gpus = GPUS * (kind == "queues")
+    if len(in_place) > 1:
+        raise NotYet(f"fn ran {len(in_place)} times: {TWICE}")
     if in_place != [True]:
         raise NotYet("fn runs once, on the device: hand it over once, with device.submit(fn).")
     if not isinstance(seconds, Real) or not abs(seconds) < 1e9:
@@ -203,13 +209,13 @@ def look_at_clock(found, kind, given):
     if seconds < 0:
         raise NotYet(f"got {seconds}: take the first reading from the second.")
     if seconds == round(seconds, 3):
-        raise NotYet(f"got {seconds}: that is rounded; return the difference as it is.")
+        raise NotYet(f"got {seconds}: {ROUNDED}")
     if seconds < 0.9 * naps[0]:
         raise NotYet(f"got {seconds}: {EARLY}{gpus}{STILL * (kind == 'idle' and whole > naps[0])}")
     if seconds > 1.01 * whole:
         raise NotYet(f"got {seconds}, but your function took {whole:.3f}: return seconds.")
     if seconds > naps[0] + OLDER_S / 2:
-        raise NotYet(f"got {seconds}. {OLDER}{gpus}")
+        raise NotYet(f"got {seconds}. {IDLE if kind == 'idle' else OLDER}{gpus}")
     if kind == "idle" and whole - seconds > OLDER_S / 2:
         raise NotYet(f"your function took {whole:.1f} seconds: {SLEPT}")
 
@@ -241,10 +247,12 @@ check_time = Exercise(
         STILL: "perf_counter => process_time",
         "take the first reading from the second": f"{TAKEN} => start - time.perf_counter()",
         OLDER: "synchronize([device])\n    start => start",
-        "over once": ["device.submit(fn).result() => fn()", "start = => device.run(fn); start ="],
+        "over once": "device.submit(fn).result() => fn()",
+        TWICE: "start = => device.run(fn); start =",
+        IDLE: "    return => \n    time.sleep(0.3)\n    return",
         "and no error": [".result() => ", ".result() => .exception()"],
         SLEPT: "synchronize([device])\n    start => time.sleep(0.5)\n    start",
-        "that is rounded": [f"{TAKEN} => round({TAKEN}, 1)", f"{TAKEN} => int({TAKEN})"],
+        ROUNDED: [f"{TAKEN} => {way}" for way in (f"round({TAKEN}, 1)", f"int({TAKEN})", "0.2")],
         NO_RETURN: f"return {TAKEN} => print({TAKEN})",
         ALONE: (
             "device.submit => value = device.submit",
@@ -292,7 +300,7 @@ def my_worker():
 LATE, WAITER = "had not returned after a second", "a thread of the check that waits"
 
 
-def came_from(wait):
+def came_from(wait, seconds=1):
     """How `wait()` ended, and what it gave; in a thread of its own, for it may never return."""
     found = [(LATE, None)]
 
@@ -304,7 +312,7 @@ def came_from(wait):
 
     thread = threading.Thread(target=waiting, daemon=True, name=WAITER)
     thread.start()
-    in_time(lambda seconds: thread.join(seconds) or len(found) > 1)
+    in_time(lambda tick: thread.join(tick) or len(found) > 1, seconds)
     return found[-1]
 
 
@@ -324,14 +332,14 @@ def came_of(*jobs):
     return lambda hand_over, _: outcomes_of(map(hand_over, jobs))
 
 
-def naps():
-    time.sleep(0.2)  # on a busy machine, a loop gets a part of a core
-    return 42
+def nap_then(value, seconds):
+    return lambda: time.sleep(seconds) or value
 
 
-def first_job(hand_over, _):
+def without_loops(hand_over, _):
     """What a job gives that naps; neither its worker nor who waits for it may run a loop."""
-    wait, used_s = hand_over(naps), []
+    # on a busy machine, a loop gets a part of a core
+    wait, used_s = hand_over(nap_then(42, 0.2)), []
 
     def waiting():
         start = time.thread_time()
@@ -367,13 +375,22 @@ def own_thread(_, attempt):
 def behind_a_long_job(hand_over, attempt):
     attempt()  # a second worker, which gets none of these jobs
     begun, may_go, order = threading.Event(), threading.Event(), []
-    waits = [hand_over(lambda: begun.set() or in_time(may_go.wait))]
+    waits = [hand_over(lambda: begun.set() or in_time(may_go.wait) or order.append("gave up"))]
+    if order:  # the job has waited in vain for what comes after this call
+        raise NotYet(WAITED)
     in_time(begun.wait)
     waits += [hand_over(lambda n=n: order.append(n) or n) for n in (1, 2, 3)]
     time.sleep(0.2)
     before = list(order)
     may_go.set()
     return {"done before the long job": before, "wait": outcomes_of(waits[::-1]), "order": order}
+
+
+def longer_job(hand_over, _):
+    how, what = came_from(hand_over(nap_then(43, 1.2)), 3)  # longer than the timeout that many take
+    if isinstance(what, queue.Empty):
+        raise NotYet(f"it raised {short(what)}", NO_TIMEOUT)
+    return [how if how == LATE else f"{how} {short(what)}"]
 
 
 def after(kind):
@@ -387,7 +404,11 @@ def after(kind):
 
         _, before = came_from(hand_over(threading.current_thread))
         jobs = fail, lambda: threading.current_thread() is before
-        return outcomes_of(map(hand_over, jobs), error)
+        words = outcomes_of(map(hand_over, jobs), error)
+        if words[-1] == "returned False" and isinstance(before, threading.Thread):
+            if not in_time(lambda tick: before.join(tick) or not before.is_alive()):
+                raise NotYet(OWN_QUEUE)
+        return words
 
     return failing
 
@@ -409,10 +430,18 @@ def meeting_of_two(hand_over, attempt):
 
 
 def at_work(attempt, given, trial, hint):
-    hand_over = attempt()
-    if not callable(hand_over):
-        raise NotYet(f"expected the function hand_over, got {short(hand_over)}")
-    return trial(hand_over, attempt)
+    died, hook = [], threading.excepthook
+    threading.excepthook = lambda args: died.append(raised(args.exc_value))  # said, not printed
+    try:
+        hand_over = attempt()
+        if not callable(hand_over):
+            raise NotYet(f"expected the function hand_over, got {short(hand_over)}")
+        outcome = trial(hand_over, attempt)
+    finally:
+        threading.excepthook = hook
+    if died and LATE in outcome:
+        raise NotYet(f"wait() {LATE}. {DIED} {died[0]}.", hint * (hint != ITS_VALUE))
+    return outcome
 
 
 MOST_USED_S = 0.02  # a thread that waits uses less than a thousandth of this, one in a loop all
@@ -420,6 +449,7 @@ GOES_ON = "Restart the kernel: such a thread goes on, and slows all that you tim
 POLLS = f"While there is no job, your worker runs a loop, on a core: let get wait. {GOES_ON}"
 WAIT_POLLS = "While it waits, wait runs a loop, on a core and with the GIL: let the box's get wait."
 Unforeseen = type("Unforeseen", (Exception,), {})  # errors which no attempt can name
+DIED = "The worker's thread has ended:"
 ITS_VALUE = "wait waits for the value and returns it."
 NO_TIMEOUT = "wait waits for as long as the job takes: no timeout."
 DAEMON = "The worker's own thread, a daemon (daemon=True), runs the jobs."
@@ -433,6 +463,8 @@ THE_ERROR = (
     "raise that very error in wait."
 )
 SAME = "Each error must leave the same thread running: start no new one."
+OWN_QUEUE = "Two threads take from one queue: each worker needs its own, made inside my_worker."
+WAITED = "hand_over waited until the job was done: only wait may wait."
 OWN_BOX = "An error goes into its own job's box; if the first job raises, no value is set yet."
 
 TAKE, GOT = "            fn, box = jobs.get()", "            value, error = box.get()"
@@ -443,20 +475,26 @@ check_worker = Exercise(
     my_worker,
     read_again='"A worker in a few lines"',
     cases=[
-        ("a job that naps and returns 42", first_job, ITS_VALUE),
+        # quick ones first: known wrong answers are played on all up to the one that fails
+        ("a job that naps and returns 42", came_of(nap_then(42, 0.05)), ITS_VALUE),
         ("a job that says where it runs", own_thread, DAEMON),
-        ("a long job and three behind it", behind_a_long_job, IN_ORDER),
         ("jobs that return 0, None, an error, ()", came_of(int, [].clear, KeyError, tuple), MARKED),
         ("a job that raises an error, then another job", after(IndexError), THE_ERROR),
         ("the same with a class of error of its own", after(Unforeseen), "Catch all: Exception."),
         ("a new worker's first two jobs, which raise two errors", failing_first, OWN_BOX),
+        ("a long job and three behind it", behind_a_long_job, IN_ORDER),
+        ("a job that naps, then a pause without jobs", without_loops, ITS_VALUE),
         ("two workers whose jobs meet", meeting_of_two, IN_ORDER),
-        ("a longer job, which returns 43", came_of(lambda: time.sleep(0.6) or 43), NO_TIMEOUT),
+        ("a longer job, which returns 43", longer_job, NO_TIMEOUT),
     ],
     given="{0}",
     play=at_work,
     hint="{2}",
-    errors={"had not returned": UNCALLED, "positional arg": SIGNATURES},
+    errors={
+        "had not returned": UNCALLED,
+        "positional arg": SIGNATURES,
+        ": a job's": "hand_over has to return at once.",
+    },
     correct="It runs jobs in order, beside another worker, and survives an error.",
     wrong={
         "Is the thread started? Or has it died?": ".start() => ",
@@ -465,7 +503,7 @@ check_worker = Exercise(
         "wait returns the value, not the pair.": "return wait => return box.get",
         ITS_VALUE: "box.get() => box.get_nowait()",
         "That is the job itself: the thread has to call fn().": "((fn(), None)) => ((fn, None))",
-        NO_TIMEOUT: "box.get() => box.get(timeout=0.5)",
+        NO_TIMEOUT: ["box.get() => box.get(timeout=0.5)", "box.get() => box.get(timeout=1)"],
         DAEMON: "jobs.put((fn, box)) => box.put((fn(), None))",
         POOL: lambda: (lambda pool: lambda fn: pool.submit(fn).result)(ThreadPoolExecutor(1)),
         UNCALLED: "target=serve => target=serve()",
@@ -485,7 +523,13 @@ check_worker = Exercise(
             "None, error => None, None",
             "box.put((None, error)) => pass",
         ],
+        DIED: "except Exception => except KeyError",
         SAME: "error)) => error)); threading.Thread(target=serve).start(); return",
+        OWN_QUEUE: (
+            "my_worker(): => my_worker(jobs=queue.SimpleQueue()):",
+            "    jobs = queue.SimpleQueue()\n\n => ",
+        ),
+        WAITED: f"        def wait():\n{GOT} => {GOT[4:]}\n\n        def wait():",
         OWN_BOX: (
             "jobs = queue.SimpleQueue() => jobs, errors = queue.SimpleQueue(), []",
             "box.put((None, error)) => errors.append(error) or box.put((None, error))",

@@ -21,7 +21,7 @@ from mpcourse.exercises.exercise import (
 )
 from mpcourse.multiprocess.in_threads import torch_ranks_in_threads
 from mpcourse.multiprocess.torch_stage import PipelineStage
-from mpcourse.schedules.actions import makes, needs
+from mpcourse.schedules.actions import makes, needs, number_actions
 from mpcourse.schedules.named import make_schedule
 
 # 1. The lines between start and end
@@ -38,6 +38,10 @@ NO_PIPELINE = "Only rank 0 has the inputs here: what others work on comes throug
 STAGES = "PipelineStage(layers, rank, count, device): its own rank's layers; stage 0 is the first."
 SLICE = "Weights are saved and joined by name: return a slice, net[a:b], which keeps the names."
 COPIES = "The gradients are in other weights: return the blocks that the stage has, no copy."
+OTHERS = "The others may have no memory yet: move this rank's blocks alone, net[a:b].to(device)."
+ITSELF = "Return the blocks of net themselves, no copy: their weights may be loaded later, by net."
+GIVEN_DEVICE = "Hand on `device` as it is given; on another machine it is a GPU."
+TRAINING = "Leave the blocks in training mode: eval() turns dropout off."
 STAYED = "On GPUs it would fail: move blocks, inputs and targets where you use them: .to(device)."
 ALL_ROWS = "Hand over the batch whole, inputs and targets: torch cuts it. And give the loss all of "
 ALL_ROWS += "(output, target)."
@@ -75,9 +79,12 @@ def its_own_stage(stage, *given, **named):
         words = "stage {} of {}, of {} weights"
         made = f"Rank {rank} made {words.format(*found)}; wanted is {words.format(*wanted)}."
         raise NotYet(made, STAGES)
+    if torch.device(stage.device) != GIVEN:
+        raise NotYet(f"Rank {rank} has a stage on {stage.device}, not on {GIVEN}.", GIVEN_DEVICE)
 
 
 torch_s_stage, torch_s_to = pipelining.PipelineStage.__init__, torch.Tensor.to
+GIVEN = torch.device("cpu", 0)  # no "cpu" that is typed equals it
 
 
 def small_work(rank=0):
@@ -91,10 +98,11 @@ def small_work(rank=0):
 
 
 def left_behind(attempt, count, microbatches):
-    """On each rank, a thread: weights, gradients, losses, what stayed, and if a copy is back."""
+    """On each rank, a thread: weights, gradients, losses, and what they do not show."""
     moved, staged = set(), set()
 
     def noted_to(tensor, *given, **named):  # modules move by it, too
+        given = ["cpu" if type(each) is type(GIVEN) and each == GIVEN else each for each in given]
         found = torch_s_to(tensor, *given, **named)
         if not found.is_meta:  # torch's engine looks at shapes there
             moved.add(tensor.untyped_storage().data_ptr())
@@ -110,7 +118,7 @@ def left_behind(attempt, count, microbatches):
     def on_rank(group):
         rank = group.rank()
         net, *batch = small_work(rank)
-        match attempt(rank, count, torch.device("cpu"), net, microbatches):
+        match attempt(rank, count, GIVEN, net, microbatches):
             case [nn.Module() as layers, step] if callable(step):
                 before = [each.detach().clone() for each in layers.parameters()]
                 losses = step(*batch)
@@ -131,7 +139,24 @@ def left_behind(attempt, count, microbatches):
         stayed = [name for name, tensors in used.items() if stays(tensors)]
         if stays(mine) and stays(net[rank * size :][:size].parameters()):
             stayed.append("blocks")
-        return mine, grads, losses, stayed, not staged.issuperset(map(id, mine))
+        copied = not staged.issuperset(map(id, mine))
+        return mine, grads, losses, stayed, copied, unlike(layers, net, rank, size)
+
+    def unlike(layers, net, rank, size):
+        """What the gradients do not show: a copy, blocks that do not train, others that moved."""
+        blocks = net[rank * size :][:size]
+        if {*map(id, layers.parameters())} != {*map(id, blocks.parameters())}:
+            return "returns a copy of its blocks", ITSELF
+        if not all(each.training for each in layers.modules()):
+            return "returns blocks in evaluation mode", TRAINING
+        sparse = small_work()[0]
+        for place, block in enumerate(sparse):
+            block.to(GIVEN if place // size == rank else "meta")
+        try:
+            attempt(rank, count, GIVEN, sparse, microbatches)
+        except NotImplementedError:  # out of meta, nothing can be copied
+            return "moves blocks of other ranks", OTHERS
+        return None
 
     @contextmanager
     def noting():
@@ -139,7 +164,7 @@ def left_behind(attempt, count, microbatches):
         with stage, mock.patch.object(torch.Tensor, "to", noted_to):
             yield
 
-    return torch_ranks_in_threads(on_rank, count, timeout_s=2.0, meanwhile=noting())
+    return torch_ranks_in_threads(on_rank, count, timeout_s=2.0, turn_s=5.0, meanwhile=noting())
 
 
 def as_uncut(outcome, count, microbatches):
@@ -149,7 +174,9 @@ def as_uncut(outcome, count, microbatches):
     means = [nn.functional.cross_entropy(net(part), own).item() for part, own in parts]
     size = len(net) // count
     blocks = [list(net[rank * size :][:size].parameters()) for rank in range(count)]
-    for rank, (right, (found, grads, *_, copied)) in enumerate(zip(blocks, outcome, strict=True)):
+    for rank, (right, (found, grads, *_, copied, _)) in enumerate(
+        zip(blocks, outcome, strict=True)
+    ):
         if [each.shape for each in found] != [each.shape for each in right]:
             raise NotYet(f"Rank {rank} has {len(found)} weights, not {len(right)}.", OWN)
         if any(each is None for each in grads):
@@ -166,9 +193,11 @@ def as_uncut(outcome, count, microbatches):
             about = PARTS if wanted and short(losses) not in ("None", "[]") else NO_LIST
             about = FILLED if isinstance(losses, torch.Tensor) and losses.dim() else about
             raise NotYet(f"Rank {rank} has losses {short(losses)}, not {short(wanted)}.", about)
-    for rank, (*_, stayed, _) in enumerate(outcome):
+    for rank, (*_, stayed, _, unlike) in enumerate(outcome):
         if stayed:
             raise NotYet(f"Rank {rank} does not move its {' and '.join(stayed)}.", STAYED)
+        if unlike:
+            raise NotYet(f"Rank {rank} {unlike[0]}.", unlike[1])
 
 
 check_pipeline = Exercise(
@@ -181,6 +210,12 @@ check_pipeline = Exercise(
     hint="schedule.step takes inputs on the first rank, target= and losses= on the last alone.",
     correct="On 2 and on 4 ranks: gradients as uncut, and a loss for each micro-batch on the last.",
     errors={
+        "of an earlier call": "An answer before this one never ends. Restart the kernel, run the "
+        "cells above again, and then your lines without that loop.",
+        "had not returned": "A rank never ends: is there a loop that waits in your lines? Its "
+        "thread goes on: take the loop out, and restart the kernel.",
+        "missing 2 .*'inputs' and": "Return step itself, without brackets: the check calls it.",
+        "5 were given": "The check calls my_pipeline(rank, count, device, net, microbatches).",
         "NameError": "This name is not defined: look how it is written where you make it.",
         "stage_index|Stage index|out of range|argument: 'device'|group size": STAGES,
         # 'comms': what torch 2.11's destroy_process_group misses in a thread's own world
@@ -215,6 +250,14 @@ check_pipeline = Exercise(
         SLICE: "[rank * size : (rank + 1) * size].to(device) => [rank * size : (rank + 1) * size]"
         ".to(device); layers = nn.Sequential(*layers)",
         COPIES: "return layers, => from copy import deepcopy; return deepcopy(layers),",
+        OTHERS: (
+            "[rank * size : (rank + 1) * size].to(device) => [rank * size : (rank + 1) * size]",
+            "size = => net.to(device); size =",
+        ),
+        ITSELF: "stage = => from copy import deepcopy; layers = deepcopy(layers); stage =",
+        GIVEN_DEVICE: ['size = => device = "cpu"; size =', 'count, device) => count, "cpu")'],
+        TRAINING: "return layers, => return layers.eval(),",
+        "Return step itself": "layers, step => layers, step()",
         "Rank 0 does not move its blocks": "[rank * size : (rank + 1) * size].to(device) => "
         "[rank * size : (rank + 1) * size]",
         "Rank 0 does not move its inputs": "inputs.to(device) => inputs",
@@ -241,6 +284,7 @@ check_pipeline = Exercise(
             "rank, count, device) => rank, count)",
         ],
         " of 4, of 2 weights.": "len(net) // count => 2",  # of the first rank that tells
+        "The check calls my_pipeline(": lambda rank: rank,
         "This name is not defined": "schedule.step() => schedul.step()",
         "wraps one module": ["net[rank => [*net][rank", "net[rank => nn.ModuleList(net)[rank"],
         INPUTS: [
@@ -259,10 +303,8 @@ check_pipeline = Exercise(
     },
     also_right=[
         "ScheduleGPipe => torch.distributed.pipelining.Schedule1F1B",
-        (
-            "[rank * size : (rank + 1) * size].to(device) => [rank * size : (rank + 1) * size]",
-            "size = => net.to(device); size =",
-        ),
+        "inputs.to(device) => inputs.to(next(layers.parameters()).device)",
+        "count, device) => count, torch.device(device))",
     ],
 )
 
@@ -271,6 +313,7 @@ check_pipeline = Exercise(
 BLOCKED = "Each waits for the other: write both ends of a message in the same moment."
 NAMES = "By its stage: 0SEND_F1 goes to 1RECV_F1, 1SEND_B1 to 0RECV_B1; what an I made goes as B."
 NAMES += " A rank may hold several stages: read from the rows which. It sends itself nothing."
+EARLY = "Its next action waits: so wait with it, and do no later one. Keep the order of each row."
 STOPS = "It stops too early: note makes(action) as done, and go on until all rows are empty."
 
 
@@ -325,8 +368,10 @@ def run_rows(rows, schedule, stages):
         own, actions = ([w for w in words if not partner(w)] for words in (row, right))
         if own != actions:
             about = "Keep each rank's own actions, all of them, in their order, by str(action)."
+            about = EARLY if sorted(own) == sorted(actions) else about
+            names = "" if about is EARLY else NAMES
             about = STOPS if own == actions[: len(own)] else about
-            raise NotYet(f"Rank {rank} does {short(own)}, not {short(actions)}.", about, NAMES)
+            raise NotYet(f"Rank {rank} does {short(own)}, not {short(actions)}.", about, names)
         for word in Counter(right) - Counter(row):
             raise NotYet(f"Rank {rank}: {word} is missing.", NAMES)
         for word in Counter(row) - Counter(right):
@@ -349,6 +394,9 @@ def run_rows(rows, schedule, stages):
 
 CASES = [("gpipe", 2, 2, 1), ("1f1b", 2, 2, 3), ("1f1b", 3, 3, 5)]
 CASES += [("interleaved", 6, 3, 6), ("zb-v", 4, 2, 4)]
+SCHEDULES = [(make_schedule(name, *sizes), sizes[0]) for name, *sizes in CASES]
+# rank 0 has a ready action, 0F1, behind its next, 0B0, which waits
+SCHEDULES.insert(1, ([number_actions([(stage, "FBFB")]) for stage in range(2)], 2))
 
 
 def each_row(change):
@@ -358,7 +406,7 @@ def each_row(change):
 check_messages = Exercise(
     my_messages,
     read_again='"In which order do messages go?" and the text of the exercise',
-    cases=[(make_schedule(name, *sizes), sizes[0]) for name, *sizes in CASES],
+    cases=SCHEDULES,
     given=lambda schedule, stages: (
         f"{stages} stages on {len(schedule)} ranks; rank 0 does {' '.join(map(str, schedule[0]))}"
     ),
@@ -379,6 +427,11 @@ check_messages = Exercise(
             "SEND{text} => SEND_{action.kind}{action.microbatch_index}",
         ],
         "in their order, by str(action)": "str(action) => repr(action)",
+        "Its next action waits: so wait with it": (
+            "not row or not done.issuperset(needs(row[0], num_stages)): => "
+            "not (ready := [a for a in row if done.issuperset(needs(a, num_stages))]):",
+            "row.pop(0) => row.pop(row.index(ready[0]))",
+        ),
         "A word is a text": "str(action) => action",
         "taken for a rank": "rows[rank_of[to]].append => rows[to].append",
         "change places": "rows[rank].append(f => rows[rank].insert(-1, f",
@@ -494,14 +547,18 @@ check_padded = Exercise(
         "'Long'": ORDER,
         "Target 2 is out of bounds": CALLED,
         "Target -100 is out of bounds": "cross_entropy leaves -100 out by itself: no ignore_index.",
-        "does not require grad": "The loss stays a tensor: .item() cuts it off from its gradient.",
+        "does not require grad": "The loss stays a tensor: .item() and .detach() drop its "
+        "gradient.",
         "target dtype|scalar type|not implemented|'list'": KINDS,
         "dimension|size": "The rows to add have the shape (more, *inputs.shape[1:]).",
     },
     wrong={
         ZERO: ["-100) => 0)", "((more,), -100) => ((more,), 0)", "targets != -100 => targets > 0"],
         MINUS: "((more,), -100) => ((more,), -1)",
-        "The loss stays a tensor": 'reduction="sum") => reduction="sum").item()',
+        "The loss stays a tensor": [
+            'reduction="sum") => reduction="sum").item()',
+            'reduction="sum") => reduction="sum").detach()',
+        ],
         "{2} rows are asked.": [
             "rows - len(inputs) => -len(inputs) % 4",
             "rows - len(inputs) => rows",
@@ -541,9 +598,14 @@ check_padded = Exercise(
         "alone gives nan.": [
             '(output, target, reduction="sum") / counted => (output, target)',
             '(output, target, reduction="sum") / counted => (output, target) / 4',
+            '(output, target, reduction="sum") / counted => (output, target) * len(target) / rows',
+            '(output, target, reduction="sum") / counted => (output, target) * len(target) '
+            "/ (rows - more)",
             "/ counted => / (target != -100).sum()",
             "/ counted => / len(target)",
         ],
+        "That is a mean over a part: one real row weighs as much as four. Divide by what counts in "
+        "the batch.": "/ counted => / (target != -100).sum().clamp(min=1)",
         COUNT: [
             "targets != -100 => targets == -100",
             "/ counted => / rows",

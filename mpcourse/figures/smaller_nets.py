@@ -180,7 +180,7 @@ def _over_sparsity(study: SparsityStudy, chosen: float) -> Drawn:
     for each in sorted(study.kept):
         if not numbered or at(each) - at(numbered[-1]) > 0.06 * CURVE:
             numbered.append(each)
-    lines = {"this criterion": study.accuracies, "random weights": study.random}
+    lines = {"these scores": study.accuracies, "random weights": study.random}
     shapes = _accuracies(
         ("accuracy over sparsity", "weights that are zero"),
         {name: dict(sorted(values.items())) for name, values in lines.items()},

@@ -7,13 +7,12 @@ inside an expert the tensor ranks cut as everywhere (the groups of Megatron-Core
 2025, arXiv:2504.14960). Nor are ranks that share states: they are the context x data ranks
 (Rajbhandari et al., 2020, arXiv:1910.02054), whose messages do not overlap with work here either.
 
-Left out: latencies, several rings at once over the links of one host, messages that overlap with
-other work, tokens that an expert gets beyond its share, the optimizer's step. The scores that a
-causal mask hides are counted: with the zigzag order all context ranks have equally many. Sources:
-Narayanan et al., 2021, arXiv:2104.04473, for work and messages; Korthikanti et al., 2022,
-arXiv:2205.05198, for the bytes that the layers between the matrix products move; H. Liu et al.,
-2023, arXiv:2310.01889, for the ring; Lepikhin et al., 2020, arXiv:2006.16668, and Fedus et al.,
-2021, arXiv:2101.03961, for the experts.
+Left out: latencies, messages that overlap with other work, tokens that an expert gets beyond its
+share, the optimizer's step. The scores that a causal mask hides are counted: with the zigzag order
+all context ranks have equally many. Sources: Narayanan et al., 2021, arXiv:2104.04473, for work and
+messages; Korthikanti et al., 2022, arXiv:2205.05198, for the bytes that the layers between the
+matrix products move; H. Liu et al., 2023, arXiv:2310.01889, for the ring; Lepikhin et al., 2020,
+arXiv:2006.16668, and Fedus et al., 2021, arXiv:2101.03961, for the experts.
 """
 
 import math
@@ -93,7 +92,7 @@ class Cluster:
     """
 
     flops: float = 312e12  # of one rank, per second, at its peak
-    reached: float = 0.7
+    reached: float = 0.63
     moved: float = 2.0e12  # bytes per second between a rank and its memory
     inside: float = 300e9  # bytes per second each way between ranks of a host
     between: float = 25e9  # bytes per second each way of a rank's own link out of its host
@@ -120,26 +119,37 @@ class Layout:
         return self.tensor * self.context * self.data * self.pipeline
 
     def speed(self, axis: str, cluster: Cluster) -> float:
-        """Bytes per second of the slowest link between ranks that differ in `axis` alone.
+        """Bytes per second at which a rank sends to those that differ in `axis` alone.
+
+        A message between two ranks takes one link. Rings that sum leave a host on the links of all
+        their members there (NCCL starts its rings at different ones): two of 25 GB/s let 50 pass.
 
         Args:
-            axis: One of `AXES`, "expert", or "replica": those with the same part of the model.
+            axis: One of `AXES`, "expert", or of what has the same part of the model: "replica"
+                outside of experts, "expert replica" in them.
             cluster: Speeds.
 
         Raises:
             ValueError: There is no such axis.
         """
-        if axis not in (*AXES, "expert", "replica"):
-            raise ValueError(f"axis is one of {AXES}, 'expert' or 'replica'; got {axis!r}")
-        reach = 1
-        if axis == "replica":  # context and data ranks: the farther of those that there are
-            axis = "context" if self.data == 1 < self.context else "data"
-        for name in AXES:
-            # expert ranks are those of context x data that stand nearest
-            reach *= self.expert if (name, axis) == ("context", "expert") else getattr(self, name)
-            if name == axis or (name, axis) == ("context", "expert"):
-                break
-        return cluster.between if cluster.host % reach else cluster.inside
+        replicas = self.ranks // self.pipeline
+        spans = {  # how far apart in number the nearest two stand, and how far the group reaches
+            "tensor": (1, self.tensor),
+            "context": (self.tensor, self.tensor * self.context),
+            "data": (self.tensor * self.context, replicas),
+            "pipeline": (replicas, self.ranks),
+            "expert": (self.tensor, self.tensor * self.expert),
+            "replica": (self.tensor, replicas),
+            "expert replica": (self.tensor * self.expert, replicas),
+        }
+        if axis not in spans:
+            raise ValueError(f"axis is one of {tuple(spans)}; got {axis!r}")
+        apart, reach = spans[axis]
+        if cluster.host % reach == 0:
+            return cluster.inside
+        sums = axis not in ("context", "pipeline", "expert")
+        links = max(math.gcd(cluster.host, reach) // apart, 1) if sums else 1
+        return min(links * cluster.between, cluster.inside)
 
     def all_to_all_seconds(self, rows: float, cluster: Cluster) -> float:
         """Seconds for which a rank sends its rows to expert ranks, equally many to each.
@@ -204,11 +214,15 @@ def step_seconds(
             del in_turn[name]
     # a reduce-scatter of gradients, an all-gather of weights; a second one if none keeps them
     rounds = 3 if layout.sharded == 3 else 2
-    gradients = sum(rounds * (n - 1) / n * own for own, n in own_parameters(model, layout))
+    speeds = (layout.speed(axis, cluster) for axis in ("replica", "expert replica"))
+    gradients = sum(
+        rounds * (n - 1) / n * own * GRADIENT / speed
+        for (own, n), speed in zip(own_parameters(model, layout), speeds, strict=True)
+    )
     idle = (layout.pipeline - 1) / layout.chunks / (batch / layout.data)  # over busy
     return {
         **in_turn,
-        "gradient sums": gradients * GRADIENT / layout.speed("replica", cluster),
+        "gradient sums": gradients,
         "waiting": idle * sum(in_turn.values()),
     }
 

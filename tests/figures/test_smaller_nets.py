@@ -44,7 +44,7 @@ def test_bars_are_as_long_as_there_are_bytes_on_one_scale_for_all_sparsities():
 
 
 def test_every_accuracy_has_a_point_and_the_chosen_ones_a_ring():
-    lines = {"this criterion": SPARSITIES.accuracies, "random weights": SPARSITIES.random}
+    lines = {"these scores": SPARSITIES.accuracies, "random weights": SPARSITIES.random}
     for chosen in SPARSITIES.kept:
         sheet = pruned(chosen)
         for name, values in lines.items():
