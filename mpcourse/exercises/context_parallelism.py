@@ -720,6 +720,7 @@ check_no_mask = Exercise(
             "        log_sum = both =>         log_sum = log_sum + log_earlier",
         ],
         "The output comes first, then the log-sum.": "output, log_sum\n => log_sum, output\n",
+        TWO: "return output, log_sum => return output",
         "Return the logarithm of the sum, not the sum itself.": (
             "return output, log_sum => return output, log_sum.exp()"
         ),

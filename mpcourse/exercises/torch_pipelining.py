@@ -602,7 +602,6 @@ check_padded = Exercise(
             '(output, target, reduction="sum") / counted => (output, target) * len(target) '
             "/ (rows - more)",
             "/ counted => / (target != -100).sum()",
-            "/ counted => / len(target)",
         ],
         "That is a mean over a part: one real row weighs as much as four. Divide by what counts in "
         "the batch.": "/ counted => / (target != -100).sum().clamp(min=1)",
@@ -611,6 +610,7 @@ check_padded = Exercise(
             "/ counted => / rows",
             "/ counted => / (rows - more)",
             "/ counted => / len(targets)",
+            "/ counted => / len(target)",
         ],
         "The losses of the parts are added up: their number has no part in it.": [
             "/ counted => / counted / 4",

@@ -100,15 +100,15 @@ def torch_ranks_in_threads(
     ranks: int,
     *,
     timeout_s: float = 20.0,
-    turn_s: float | None = None,
+    turn_s: float = TURN_S,
     meanwhile: AbstractContextManager | None = None,
 ) -> list[Any]:
     """`ranks_in_threads`, where each thread's group is torch's default one, as under torchrun.
 
     For what of torch asks for no group, such as its pipeline engine. Calls take turns, since torch
     has one world for a process: one that was stopped may still wait for a message. `turn_s` is how
-    long to wait for the turn, `TURN_S` if it is not given. `meanwhile` is entered for the time of
-    the call. Source: torch's own tests, `multi_threaded_pg`.
+    long to wait for the turn. `meanwhile` is entered for the time of the call. Source: torch's own
+    tests, `multi_threaded_pg`.
 
     Raises:
         RuntimeError: The turn did not come within `turn_s` seconds, or as `ranks_in_threads`.
@@ -120,7 +120,7 @@ def torch_ranks_in_threads(
         world.pg_group_ranks[group], world.default_pg = {r: r for r in range(ranks)}, group
         return program(group)
 
-    if not _one_world.acquire(timeout=TURN_S if turn_s is None else turn_s):
+    if not _one_world.acquire(timeout=turn_s):
         raise RuntimeError("ranks of an earlier call have not ended: restart the kernel")
     try:
         with meanwhile or nullcontext():

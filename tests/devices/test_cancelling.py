@@ -131,7 +131,6 @@ def test_a_stop_of_work_that_waits_loses_no_work_that_comes_with_it(
     go.set()
 
 
-@pytest.mark.usefixtures("no_looking_up")
 def test_a_wait_cannot_be_stopped_at_any_line_and_heeds_a_stop_at_its_end(workers):
     exposed, went_on = [], []
 
@@ -149,6 +148,7 @@ def test_a_wait_cannot_be_stopped_at_any_line_and_heeds_a_stop_at_its_end(worker
     assert not went_on
 
 
+@pytest.mark.usefixtures("no_looking_up")
 def test_a_stop_reaches_work_below_other_work_when_that_has_ended(workers):
     first, second = workers
     order, above, go = [], threading.Event(), threading.Event()
