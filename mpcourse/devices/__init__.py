@@ -15,7 +15,7 @@ from mpcourse.devices.devices import (
     get_devices,
     synchronize,
 )
-from mpcourse.devices.jobs import matrix_jobs, python_job
+from mpcourse.devices.jobs import matrix_jobs
 from mpcourse.devices.recordings import (
     gpu_seconds,
     read_recording,

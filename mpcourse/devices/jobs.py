@@ -45,11 +45,3 @@ def _count(device: Device, matrix: torch.Tensor, seconds: float) -> int:
         _, start, end = clocked(lambda: _multiply(matrix, 4), [device])
         trials.append((end - start) / 4)
     return max(1, round(seconds / min(trials)))
-
-
-def python_job(count: int = 1_000_000) -> int:
-    """Add up numbers in plain Python: work that never leaves the interpreter."""
-    total = 0
-    for number in range(count):
-        total += number
-    return total

@@ -20,6 +20,8 @@ def drawn(seed, *shapes):
 
 
 OVERFLOW = "`exp` of hundreds is inf, of minus hundreds 0: first subtract a row's new log-sum."
+LOG_SUM = "The outputs are right. The log-sum is that of all keys: sums add up, not logarithms."
+WEIGH = "Weigh each output by its part's share of all exponentials; return the log-sum, too."
 CLAMPED = "Clamped, large log-sums weigh alike: first subtract a row's new log-sum."
 
 
@@ -45,13 +47,17 @@ def merged(attempt, scale, one, two):
     return found
 
 
+def what_to_merge(found, right):
+    return LOG_SUM if isinstance(found, tuple | list) and same(found[:1], right[:1]) else WEIGH
+
+
 check_merge = Exercise(
     my_merge,
     read_again='"Can a softmax be computed in two parts?"',
     cases=[(1.0, 1, 2), (1.0, 3, 4), (2000.0, 5, 6), (2000.0, 6, 5)],
     given="two partial attentions whose scores are about {0:g} in size",
     play=merged,
-    hint="Weigh each output by its part's share of all exponentials; return the log-sum, too.",
+    hint=what_to_merge,
     wrong={
         "A plain mean: the larger sum of exponentials weighs more.": (
             "return output => return (output_1 + output_2) / 2"
@@ -96,7 +102,7 @@ check_merge = Exercise(
             f"return (one * output_1 + two * output_2) / (one + two), {of_all}"
             for most, of_all in ((80, "log_sum"), (700, "log_sum"), (80, "(one + two).log()"))
         ],
-        "The outputs are right. The log-sum is that of all keys: sums add up, not logarithms.": [
+        LOG_SUM: [
             f"output, log_sum => output, {each}"
             for each in ("log_sum_1 + log_sum_2", "log_sum_1", "torch.fmax(log_sum_1, log_sum_2)")
         ],
@@ -112,6 +118,7 @@ WHOSE = "What is here in a step comes from rank `(rank - step) % ranks`: compute
 NEXT = "Send the block that is here, so that each visits all ranks, and go on with what arrived."
 LAST = "Nobody needs a block after the last step: send n - 1 times; with one rank, never."
 MEANWHILE = "Start the message, compute, then call what `send` returned: it travels meanwhile."
+SILENT = "Start the message before you compute: call `send(block)`, in each step but the last."
 ADD = "What came is of the block that is here, from the ranks before: add your part, send the sum."
 EVERY = "Compute with each of the n blocks once. The function that does so knows what is masked."
 NOTHING = "After the last step nothing arrives: there is no `arrived` to call."
@@ -178,7 +185,9 @@ def on_a_ring(attempt, rank, blocks, gives, pass_on=None):
             raise NotYet(f"no gradient sent in step {len(used) - 1}", KEPT)
         if owner != (rank - step) % ranks:
             raise NotYet(f"the block of step {step} is not that of rank {owner}", WHOSE)
-        if early or (step < ranks - 1 and (step in here or step not in sent)):
+        if step < ranks - 1 and step not in sent:
+            raise NotYet(f"no message started in step {step}", SILENT)
+        if early or step in here:
             raise NotYet(f"step {step}", MEANWHILE)
         used.append(step)
         return gives(owner)
@@ -225,6 +234,7 @@ check_ring_loop = Exercise(
         ],
         NOTHING: "arrived() if arrived else block => arrived()",
         LAST: " if step < ranks - 1 else None => ",
+        SILENT: "send(block) if step < ranks - 1 else None => None",
         MEANWHILE: ("send(block) => send(block)()", "arrived() if arrived else block => arrived"),
         EVERY: ["range(ranks) => range(max(1, ranks - 1))", "= None => = attend_to(block, rank)"],
         "Neither a sum nor a mean of outputs: merge them by their log-sums.": [
@@ -339,13 +349,11 @@ check_way_home = Exercise(
             "+ coming() => + 0 * coming()",
             "of_block + coming() if coming else of_block => of_block",
         ],
-        MEANWHILE: [
-            (
-                "arrived = send(block) if step < ranks - 1 else None => arrived = step < ranks - 1",
-                "arrived() if arrived => send(block)() if arrived",
-            ),
-            "coming = send(of_block) => got = send(of_block)(); coming = lambda got=got: got",
-        ],
+        SILENT: (
+            "arrived = send(block) if step < ranks - 1 else None => arrived = step < ranks - 1",
+            "arrived() if arrived => send(block)() if arrived",
+        ),
+        MEANWHILE: "coming = send(of_block) => now = send(of_block)(); coming = lambda x=now: x",
         "Queries stay: add up what all blocks give for them.": "of_query + part => part",
         WAIT: "of_query, coming() => of_query, coming",
         "What is sent on is a sum, not a mean: nothing is divided by n.": [
@@ -457,6 +465,7 @@ check_loss = Exercise(
         ],
         CUT_OFF: "cross_entropy(logits => cross_entropy(logits.detach().requires_grad_()",
         "Pass `group=group`": ", group=group => ",
+        "Leave -100 as it is: `cross_entropy` skips it.": "targets, i => targets.clamp(0), i",
         ADDS: "judged, group=group => judged, group=group, op=distributed.ReduceOp.AVG",
     },
     errors={
@@ -487,7 +496,7 @@ check_tokens = Exercise(
         (10240.0, 4.0, 5, 12.0, True),
     ],
     given="rate {0:g}, speed {1:g}, {2} matmuls, sent {3:g}, zigzag {4}",
-    hint="Write the seconds of both, set them equal, and solve for t: the width drops out.",
+    hint="Write the seconds of both, set them equal, and solve for t, a number: no width is left.",
     wrong={
         "A matmul has 2 t² w operations; and `sent` counts all that travels, keys and values.": [
             "(1 if zigzag else 2) => (0.5 if zigzag else 1)",

@@ -122,13 +122,14 @@ check_culprit = Exercise(
         "The ranks' own numbers are asked, as numbers, not as text.": lambda ends: [
             str(rank) for rank in my_culprit(ends)
         ],
-        "Look at all that the launcher had to end (-15), and at no other: code 0 is an excuse.": [
+        "Look at all that the launcher had to end (-15), and at no other: the rest has excuses.": [
             "code == -15] => code in (0, -15)]",
             "_ in ends if gave_up and code == -15 => s in ends if gave_up and 'T' not in s",
             "code == -15] => code == -15][:1]",
             "code == -15] => code == -15][-1:]",
         ],
     },
+    errors={"had not returned": "Go once through the ends of the ranks; then return."},
     also_right=["code == -15] => code == -15][::-1]", lambda ends: set(my_culprit(ends))],
 )
 
@@ -154,10 +155,10 @@ OWN = (
 AGAIN = "It begins with the first batch again: samples are read twice, others never."
 NEW_ORDER = "`step` counts batches, over all epochs; each epoch keeps the order that it had."
 ONE_OFF = "`step` steps are done: the next batch has that number, counted from 0."
-ONE_ORDER = "Two of four epochs have one order: shuffle anew for each."
+ONE_ORDER = "Two of four epochs have one order, or the same one moved on: shuffle anew for each."
 TOGETHER = "The same samples are together in each epoch: shuffle the samples, not the batches."
 UNSHUFFLED = "The samples come in the order of the data: shuffle them."
-ALONE = "A batch is `data[numbers]`, or what a DataLoader gives: not the numbers alone."
+ALONE = "Give batch after batch: `data[numbers]`, or a DataLoader's, not the numbers alone."
 COLUMN = 1, 9, 99  # times a sample's number
 COLUMNS = "A batch holds columns, all of the same samples: the inputs, then their targets; no rows."
 BEYOND = "`step` may exceed an epoch: count over all, and begin the next when one has ended."
@@ -213,7 +214,8 @@ def as_never_killed(outcome, samples, size, step):
     if whole != again:
         raise NotYet(OWN if moved else UNSEEDED)
     if samples > 6:  # few may repeat an order by chance
-        if len({*map(tuple, epochs)}) < 4:
+        moved_on = [epochs[0][by:] + epochs[0][:by] for by in range(samples)]
+        if len({*map(tuple, epochs)}) < 4 or epochs[1] in moved_on:
             raise NotYet(ONE_ORDER)
         if {*map(frozenset, whole[:epoch])} == {*map(frozenset, whole[epoch : 2 * epoch])}:
             raise NotYet(TOGETHER)
@@ -240,10 +242,11 @@ def out_of(seed, permuted):
     return batches
 
 
-def by_epochs(data, size, step):
+def by_epochs(data, size, step, anew=1):
     for at in count(step * size, size):
-        seeded = torch.Generator().manual_seed(at // len(data))
-        yield data[torch.randperm(len(data), generator=seeded)[at % len(data) :][:size]]
+        seeded = torch.Generator().manual_seed(at // len(data) * anew)
+        order = torch.randperm(len(data), generator=seeded).roll(at // len(data))
+        yield data[order[at % len(data) :][:size]]
 
 
 check_batches = Exercise(
@@ -268,7 +271,10 @@ check_batches = Exercise(
             "seed(2) => seed(2 + step)",
             "read >= step => read >= step * size",
         ],
-        ONE_ORDER: "while True => while seeded.manual_seed(2)",
+        ONE_ORDER: [
+            "while True => while seeded.manual_seed(2)",
+            lambda data, size, step: by_epochs(data, size, step, 0),
+        ],
         OWN: [
             "torch.Generator().manual_seed(2) => torch.manual_seed(2)",
             # gives it back at the end alone
@@ -324,6 +330,7 @@ check_lost_share = Exercise(
         "More hosts fail more often: failure_s / hosts.": [" / hosts => ", " / hosts =>  * hosts"],
         "How often? A failure comes each failure_s / hosts: divide by that.": [
             " / (failure_s / hosts) =>  * hosts",
+            "/ hosts) => / hosts**0.5)",
             "/ 2 / => / 2 *",
             lambda each, s, *_: (s + each / 2) / (each + s),
         ],
@@ -338,9 +345,11 @@ check_lost_share = Exercise(
         "Return the lost share alone, without adding 1.": "return => return 1 +",
         "Count the repeated work, too.": " + every_s / 2 / (failure_s / hosts) => ",
         "A share is a fraction: divide by /, not by //.": "/ => //",
-        "One number is asked: add the two costs.": (
-            lambda each, s, hosts, f: (s / each, each / 2 / (f / hosts))
-        ),
+        "One number is asked: add the two costs.": [
+            lambda each, s, hosts, f: (s / each, each / 2 / (f / hosts)),
+            lambda *given: [my_lost_share(*given)],
+            "+ every_s => - every_s",
+        ],
         "Return a number, not its text: who calls it goes on computing.": [
             lambda *given: f"{my_lost_share(*given):.1%}",
             lambda *given: f"{my_lost_share(*given):.3f}",

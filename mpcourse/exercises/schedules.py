@@ -107,6 +107,7 @@ NO_END_IN_SIGHT = (
 )
 NEVER = "it can never start: leave it out of the dict."
 NOTHING = "What needs nothing starts when its device is free: put that time into the same max."
+TOO_FAR = "If `free` raised it: its index is a device, and a device may have several stages."
 ONE = "If max() raised it: what needs nothing leaves it one number, so give it a list."
 
 
@@ -120,6 +121,8 @@ def ends_as_text(attempt, schedule, *case):
         raise NotYet("Each action in it has one number, its end; what cannot run is not in it.")
     if schedule != before:
         raise NotYet("The schedule is not whole any more: take actions from copies.")
+    if attempt(schedule, *case) is ends:
+        raise NotYet("Two calls gave back the same dict: begin each call with an empty one.")
     return {str(Action(*action)): float(end) for action, end in ends.items()}
 
 
@@ -157,6 +160,7 @@ check_simulate = Exercise(
     errors={
         "iterable argument is empty|empty sequence": NOTHING,
         "TypeError: '(int|float)' object is not iterable": ONE,
+        "IndexError": TOO_FAR,
         "NameError|TypeError": "",  # its own line says enough
         "(?i:deadlock)": "If some wait for ever, return the ends of those that did run.",
         NO_END_IN_SIGHT: "All it needs has to end first. Stop if no device moved in a round.",
@@ -165,6 +169,10 @@ check_simulate = Exercise(
         "Waits are shared: it starts at the latest of these, not their sum.": "max([ => sum([",
         NOTHING: "max([free[device], *arrived]) => max(free[device], max(arrived))",
         ONE: "max([free[device], *arrived]) => max(free[device], *arrived)",
+        TOO_FAR: "free[device] => free[action.stage_index]",
+        "Two calls gave back the same dict: begin each call with an empty one.": (
+            ("cost): => cost, end={}):", "end, free, rows = {}, => free, rows =")
+        ),
         "Some actions are missing: go on as long as any device moves.": (
             "while moved: => for _ in range(4 * len(schedule)):"
         ),

@@ -1,10 +1,10 @@
 """Exercises of page `serving`: a cache whose rows have heights, who runs when, two groups."""
 
-from collections import Counter
+import threading
+from collections import Counter, deque
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice, zip_longest
-from threading import Thread, get_ident
 from types import SimpleNamespace
 
 import torch
@@ -49,8 +49,6 @@ def over_a_cache(attempt, heights, new, heads):
         raise NotYet("This is an array of numpy: return a tensor, the model goes on with it.")
     if not torch.is_tensor(found):
         return found
-    if found.dtype != query.dtype:
-        raise NotYet("Return the dtype that you are given: the model goes on in it, here double.")
     if found.isnan().any():
         raise NotYet("nan: a softmax had -inf alone. Take it along the last dimension.")
     swapped = found.dim() == 4 and found.shape != query.shape == found.transpose(1, 2).shape
@@ -60,6 +58,8 @@ def over_a_cache(attempt, heights, new, heads):
         )
     if found.shape != query.shape:
         raise NotYet(f"The shape is {tuple(found.shape)}, not that of `query`. {SHAPES}")
+    if found.dtype != query.dtype:
+        raise NotYet("Return the dtype that you are given: the model goes on in it, here double.")
     last = len(heights) == 3 and same(found, one_token_at_a_time(*given))  # of the cases
     if last and not works_on_a_gpu(attempt, *given):
         raise NotYet("On a GPU this raises: make new tensors there, `device=query.device`.")
@@ -145,6 +145,10 @@ check_look_back = Exercise(
             f"| (columns <= own[:, None, :, None] - {window})"
             for window in (4, 8, 16)
         ],
+        "A new token sees the new ones before it, too.": (
+            "ahead = columns > => ahead = (columns >= heights[:, None, None, None]) & (columns != ",
+            "own[:, None, :, None] => own[:, None, :, None])",
+        ),
         "The old tokens are missing: the new ones saw themselves alone.": (
             "ahead = => ahead = (columns < heights[:, None, None, None]) +"
             " (columns > own[:, None, :, None]); old ="
@@ -335,7 +339,10 @@ check_continuous = Exercise(
         "A place stands empty for a step after its request: fill it before the next step.": (
             "if waiting else => if waiting and request is None else"
         ),
-        "When nobody waits any more, places still have steps left.": " or any(left) => ",
+        "When nobody waits any more, places still have steps left.": [
+            " or any(left) => ",
+            "return plan => return [row for row in plan if None not in row]",
+        ],
         ONE_LIST: [
             "[*here]) => here)",
             (  # who has ended leaves the row: at the end nobody is there
@@ -435,29 +442,45 @@ def my_alternate(devices, first, second, starts, count):
 
 
 class World:
-    """Two devices on a clock that no other program disturbs: each part takes one unit."""
+    """Two devices on a clock; a part takes one unit. Work runs late, when a result is asked for."""
 
     def __init__(self) -> None:
         self.now, self.here, self.free, self.end = 0, "the caller", [0, 0], 0
-        self.threads = {get_ident()}
+        self.threads, self.one_at_a_time = {threading.get_ident()}, threading.RLock()
         self.jobs, self.seen = Counter(), Counter()
+        self.queues = deque(), deque()
         self.devices = [
             SimpleNamespace(submit=partial(self.submit, n), run=partial(self.run, n))
             for n in range(2)
         ]
 
     def submit(self, number, fn, /, *given):
-        """Run it when the device is free; the caller's clock does not move."""
-        self.threads.add(get_ident())
-        caller = self.now, self.here
-        self.now, self.here = max(self.free[number], self.now), f"device {number}"
-        value = fn(*given)
-        self.free[number], (self.now, self.here) = self.now, caller
-        return Result(self, value, self.free[number])
+        """Put it in the device's queue."""
+        self.threads.add(threading.get_ident())
+        job = Result(ready=self.now, work=partial(fn, *given), end=None)
+        job.result = partial(self.wait, number, job)
+        self.queues[number].append(job)
+        return job
 
     def run(self, number, fn, /, *given):
         """Submit, then wait."""
         return self.submit(number, fn, *given).result()
+
+    def wait(self, number, job, timeout=None):
+        """Run the device's queue up to this job; the caller's clock moves to the job's end."""
+        with self.one_at_a_time:
+            while job.end is None:
+                self.work(number)
+            self.now = max(self.now, job.end)
+            return job.value
+
+    def work(self, number):
+        """The device runs the first job of its queue."""
+        caller, job = (self.now, self.here), self.queues[number].popleft()
+        self.now, self.here = max(self.free[number], job.ready), f"device {number}"
+        job.value = job.work()
+        self.free[number] = job.end = self.now
+        self.now, self.here = caller
 
     def part(self, name, factor, group, value):
         """What a device runs of the model: a unit of time, and numbers that tell the order."""
@@ -468,17 +491,8 @@ class World:
         return (value * factor + 7 * group + self.seen[name, group]) % 97
 
 
-class Result:
-    """What a device will have computed: whoever asks for it waits, and the clock moves."""
-
-    def __init__(self, world, value, when) -> None:
-        self._kept = world, value, when
-
-    def result(self, timeout=None):
-        """Wait for the end."""
-        world, value, when = self._kept
-        world.now = max(world.now, when)
-        return value
+class Result(SimpleNamespace):
+    """What a device will have computed, from when it was handed over."""
 
 
 ANY_NUMBER = "There may be any number of groups: go over `starts`."
@@ -490,6 +504,9 @@ def in_flight(attempt, groups, count, requests):
     starts = tuple(torch.arange(requests)[:, None] + 10 * group for group in range(groups))
     parts = partial(world.part, "first", 5), partial(world.part, "second", 3)
     written = attempt(world.devices, *parts, starts, count)
+    for number in (0, 1, 0):
+        while world.queues[number]:
+            world.work(number)
     if len(world.threads) > 1:
         raise NotYet("Write it in one thread: `submit` returns at once, so none has to wait.")
     if written is None:
@@ -510,22 +527,6 @@ def in_flight(attempt, groups, count, requests):
         ) from None
     tokens = [each.tolist() for each in joined]
     return {"tokens": tokens, "who ran what": dict(world.jobs), "units of time": world.end}
-
-
-def a_thread_for_each_group(devices, first, second, starts, count):
-    written = [[] for _ in starts]
-
-    def write(group, tokens):
-        for _ in range(count):
-            hidden = devices[0].submit(first, group, tokens).result()
-            tokens = devices[1].submit(second, group, hidden).result()
-            written[group].append(tokens)
-
-    threads = [Thread(target=write, args=each) for each in enumerate(starts)]
-    for thread in threads:
-        thread.start()
-        thread.join()
-    return written
 
 
 check_alternate = Exercise(
@@ -552,7 +553,15 @@ check_alternate = Exercise(
             ),
             "hidden[group].result() => [each.result() for each in hidden][group]",
         ],
-        "Write it in one thread": a_thread_for_each_group,
+        "Write it in one thread": (
+            "hidden = [ => thread = threading.Thread(target=devices[0].submit, "
+            "args=(first, 0, starts[0])); thread.start(); thread.join(); hidden = [",
+        ),
+        "A device calls a function later, and a `lambda` reads its variables only then, when the "
+        "loop has changed them. Hand over the values: `submit(first, group, tokens)`.": [
+            "submit(first, group, tokens) for => submit(lambda: first(group, tokens)) for",
+            "submit(first, group, new) => submit(lambda: first(group, new))",
+        ],
         "`starts` is the caller's": "hidden = [ => starts[0] = starts[-1]; hidden = [",
         "All groups wait for the last one of each round: hand a new token back as it comes.": (
             "            if step < count - 1: =>         if step < count - 1:",

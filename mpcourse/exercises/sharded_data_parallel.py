@@ -303,7 +303,9 @@ check_bytes_sent = Exercise(
         ],
         "Four ranks are one case: n is the argument `ranks`.": "(ranks - 1) / ranks => 3 / 4",
         "These are numbers: each has {1} bytes.": " * itemsize => ",
-        "Not all numbers have 8 bytes: take `itemsize`, here {1}.": " * itemsize => * 8",
+        "Not all numbers have as many bytes: take `itemsize`, here {1}.": [
+            f" * itemsize => * {said}" for said in (8, 4)
+        ],
         "A byte is asked for, not a bit.": " * itemsize => * itemsize * 8",
         "That is how many rounds there are. Of each: what a ring sends.": "rounds * => rounds  #",
     },
@@ -380,6 +382,10 @@ check_timetable = Exercise(
         "The network sends one message at a time.": [
             "max(now, free) => now",
             'send(f"s{k - 4}") => table[f"s{k - 4}"] = now, now + 1',
+            (
+                "{}, 0, 0, 0 => {}, 0, 0, 0\n    own = 0",
+                'send(f"s{k - 4}") => own = max(now, own) + 1; table[f"s{k - 4}"] = own - 1, own',
+            ),
         ],
         "A message begins when it is asked for, not before.": [
             "max(now, free) => free",
@@ -393,7 +399,8 @@ check_timetable = Exercise(
         "A backward takes twice as long as a forward.": " if k < 4 else 2 * forward => ",
         "A forward takes `forward`: only a backward takes twice that.": "forward if k < 4 else => ",
         "Ahead, no layer waits for a scatter.": ('k - 4}") => k - 4}")\n            now = free'),
-        "`ahead` counts the layers beyond the one that is to begin.": [
+        "c4 is the first backward: it asks for s0.": 's{k - 4}") => s{7 - k}")',
+        "Before layer k begins, gathers up to number k + `ahead` are asked for, here k + {1}.": [
             "k + ahead => k + ahead + 1",
             "k + ahead => k + max(0, ahead - 1)",
         ],
@@ -462,7 +469,10 @@ check_clip = Exercise(
     "place, by max_norm / norm, at most 1. Return the norm.",
     correct="All ranks scale by one factor: the direction of the gradient stays.",
     wrong={
-        "Each rank scales by its own parts' norm: the factors differ.": "(square, => (0 + square,",
+        "Each rank scales by its own parts' norm: the factors differ.": [
+            "(square, => (0 + square,",
+            ("(square, => (0 + square,", "square.sqrt() => (square * group.size()).sqrt()"),
+        ],
         "Norms do not add up: their squares do.": [
             ("in gradients) => in gradients).sqrt()", "square.sqrt() => square"),
             ("in gradients) => in gradients).sqrt()", "square.sqrt() => square / group.size()"),
@@ -496,7 +506,7 @@ check_clip = Exercise(
             f"gradient *= => {EACH}\n        norm = square.sqrt()\n        gradient *=",
             (f"gradient *= => {EACH}\n        gradient *=", "/ norm => / square.sqrt()"),
         ],
-        "max_norm is for all ranks together: it stays whole.": [
+        "max_norm is for all ranks together, and the gradients are averages: divide neither.": [
             "/ norm => / norm / group.size()",
             ("(square, => (0 + square,", "/ norm => / norm / group.size() ** 0.5"),
         ],

@@ -65,7 +65,7 @@ check_cubic = Exercise(
             "final + (initial - final) * left**3 => "
             "1 - ((1 - final)**(1/3) + ((1 - initial)**(1/3) - (1 - final)**(1/3)) * left)**3"
         ),
-        "Before begin it is `initial`, after end `final`: hold the step between them.": [
+        "Hold the step between begin and end, and count the time from begin: `step - begin`.": [
             "end - held => end - step",
             "min(max(step, begin), end) => max(step, begin)",
             "min(max( => max(min(",
@@ -73,10 +73,15 @@ check_cubic = Exercise(
             "min(max(step, begin), end) => step if begin <= step <= end else end",
             lambda step, begin, *given: my_cubic(step, begin, *given) if step >= begin else 0.0,
         ],
-        "Each step has a sparsity of its own: do not round the step.": [
-            f"max(step, begin) => max({rounded}, begin)"
-            for rounded in ("step // 2 * 2", "step // 10 * 10")
+        "Each step has a sparsity of its own: round neither the step nor the result.": [
+            "max(step, begin) => max(step // 2 * 2, begin)",
+            "max(step, begin) => max(step // 10 * 10, begin)",
+            lambda *given: round(my_cubic(*given), 2),
         ],
+        "An equal share of the weights left goes each time: cube the time, no power of weights.": (
+            "final + (initial - final) * left**3 => "
+            "1 - (1 - initial) * ((1 - final) / (1 - initial)) ** (1 - left)"
+        ),
         "`//` cuts to whole numbers: a share needs `/`.": [
             "(end - held) / => (end - held) //",
             "(end - held) / (end - begin) => 1 - (held - begin) // (end - begin)",
@@ -125,6 +130,7 @@ OPTIMIZERS = {
     "Adam with amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
     "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
+    "Adam, with one weight, pruned": lambda p: torch.optim.Adam(p, lr=0.01),
 }
 
 
@@ -133,12 +139,14 @@ def three_steps(attempt, name):
     weight = nn.Parameter(torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]]))
     other = nn.Parameter(torch.ones(2, 3))  # of the same shape: which memory belongs to whom?
     mask = torch.tensor([[True, False, True], [False, True, True]])
+    slope = torch.tensor([[0.5, 1.0, -1.0], [2.0, -0.25, 1.5]])
+    if "one weight" in name:  # its count of steps has as many numbers
+        weight, mask, slope = nn.Parameter(weight[:1, 1:2].detach()), mask[:1, 1:2], slope[:1, 1:2]
     optimizer, seen = OPTIMIZERS[name]([other, weight]), []
     for step in range(3):
-        slope = torch.tensor([[0.5, 1.0, -1.0], [2.0, -0.25, 1.5]])
         weight.grad, other.grad = slope * (1 + step), torch.ones(2, 3)
         optimizer.step()
-        weight.data[1, 1] *= step  # a weight that stays may be zero
+        weight.data[-1, 1:2] *= step  # a weight that stays may be zero
         wanted, remembered = weight.detach() * mask, memory(optimizer, weight)
         masked = {k: v * mask if v.shape == mask.shape else 1 * v for k, v in remembered.items()}
         before = copy.deepcopy(beside(optimizer, weight, mask, other))
@@ -346,11 +354,11 @@ check_regrow = Exercise(
         "The weight says what goes, the gradient what grows.": [
             f"weight.abs() => {size}" for size in ("gradient.abs()", "(weight * gradient).abs()")
         ],
-        "Weights grow where none is: there, a masked gradient is zero.": (
-            "gradient.abs() => (gradient * mask).abs()"
+        "Where no weight is, weight * gradient is zero, and a masked gradient, too.": (
+            "gradient.abs() => (gradient * mask).abs()",
+            "t.abs() => t.abs() * weight.abs()",
         ),
         CHANCE: "gradient.abs() => torch.rand_like(gradient)",
-        "Where no weight is, weight * gradient is zero.": "t.abs() => t.abs() * weight.abs()",
         "The mask is True where a weight is.": (
             "mask.clone() => (~mask)",
             "(~mask, torch.inf) => (mask, torch.inf)",

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mpcourse.devices.devices import get_devices
-from mpcourse.devices.jobs import SIZE, matrix_jobs, python_job
+from mpcourse.devices.jobs import SIZE, matrix_jobs
 from mpcourse.devices.timing import measure
 
 
@@ -30,8 +30,3 @@ def test_a_job_of_ten_times_the_length_takes_longer():
 def test_a_length_of_nothing_is_refused(seconds):
     with pytest.raises(ValueError, match=f"more than 0 seconds; got {seconds}"):
         matrix_jobs(get_devices(1), seconds=seconds)
-
-
-@pytest.mark.parametrize(("count", "total"), [(0, 0), (1, 0), (5, 10)])
-def test_the_python_job_adds_up(count, total):
-    assert python_job(count) == total
