@@ -21,7 +21,7 @@ def drawn(seed, *shapes):
 
 OVERFLOW = "`exp` of hundreds is inf, of minus hundreds 0: first subtract a row's new log-sum."
 LOG_SUM = "The outputs are right. The log-sum is that of all keys: sums add up, not logarithms."
-WEIGH = "Weigh each output by its part's share of all exponentials; return the log-sum, too."
+WEIGH = "In each row, a part's weight is its share of all exponentials. Return the log-sum, too."
 CLAMPED = "Clamped, large log-sums weigh alike: first subtract a row's new log-sum."
 
 
@@ -442,7 +442,7 @@ check_loss = Exercise(
             '"sum" => "mean"',
             "/ judged => / group.size()",
         ),
-        "The ranks' gradients are added, so a mean on each counts everything n times.": (
+        "Everything counts n times: gradients are added. Divide by the sum of the ranks' counts.": (
             '"sum" => "mean"',
             " / judged => ",
         ),
@@ -517,6 +517,8 @@ check_tokens = Exercise(
         ],
         "Each matmul is work that hides the message: more of them need fewer tokens.": [
             "matmuls * ( => (",
+            "matmuls * ( => 2 * (",
+            "(speed * operations) => speed * matmuls / (1 if zigzag else 2)",
             "/ (speed * operations) => / speed * operations",
         ],
         "`sent` and `speed` both count bytes: no bits, so no 8.": [

@@ -22,17 +22,19 @@ DUMP = "Current thread 0x1 (most recent call first):\n  File files.py, line 20 i
 
 
 def my_culprit(ends):
-    """Leave out all who have an excuse. If nobody is left: those who never came or still waited."""
-    lost, waited = (
-        ("Connection closed", "Connection reset"),
-        ("Timed out waiting", "operation timeout"),
-    )
+    """Leave out all who have an excuse. If nobody is left: those who never came or still waited.
+
+    A list that keeps those that gave up before their -15 is right, too.
+    """
+    lost = "Connection closed", "Connection reset"
+    waited = "Timed out waiting", "operation timeout"
     gave_up = False
     for rank, code, words in ends:
         if any(piece in words for piece in waited):
             gave_up = True
         elif code not in (0, -15) and not any(piece in words for piece in lost):
             return [rank]
+    ends = [each for each in ends if not any(piece in each[2] for piece in waited)]
     return [rank for rank, code, _ in ends if gave_up and code == -15]
 
 
@@ -326,6 +328,8 @@ check_lost_share = Exercise(
         "A failure comes in the middle of an interval on average: half of it is lost.": [
             " / 2 => ",
             "/ 2 => / 4",
+            "/ 2 => * 2",
+            "+ every_s / 2 => + 1 / 2",
         ],
         "More hosts fail more often: failure_s / hosts.": [" / hosts => ", " / hosts =>  * hosts"],
         "How often? A failure comes each failure_s / hosts: divide by that.": [

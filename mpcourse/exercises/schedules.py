@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from numbers import Integral, Real
 
-from mpcourse.exercises.exercise import Exercise, NotYet, refuse_borrowed, short
+from mpcourse.exercises.exercise import Exercise, NotYet, numbers, refuse_borrowed, short
 from mpcourse.schedules.actions import Action, ScheduleError, needs, number_actions
 from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import (
@@ -117,7 +117,7 @@ def ends_as_text(attempt, schedule, *case):
     ends = attempt(schedule, *case)
     if not isinstance(ends, Mapping) or not all(isinstance(each, tuple) for each in ends):
         raise NotYet("A dict is asked for: each Action itself with the time at which it ends.")
-    if not all(isinstance(end, Real) for end in ends.values()):
+    if not all(isinstance(numbers(end), Real) for end in ends.values()):
         raise NotYet("Each action in it has one number, its end; what cannot run is not in it.")
     if schedule != before:
         raise NotYet("The schedule is not whole any more: take actions from copies.")
@@ -197,6 +197,7 @@ check_simulate = Exercise(
         "What needs(action, num_stages) lists has to end first.": ", *arrived => ",
         "An action takes cost[action.kind].": [
             "cost[action.kind] => 1",
+            "cost[action.kind] => cost['FB'['BF'.index(action.kind)]]",
             "cost[action.kind] => dict(F=1, B=2)[action.kind]",
             "cost[action.kind] => cost['F'] * (1 + (action.kind == 'B'))",
         ],
@@ -228,7 +229,10 @@ check_simulate = Exercise(
             "return end => return {action: end[action] - cost[action.kind] for action in end}"
         ),
     },
-    also_right=["while moved: => for _ in range(99):"],
+    also_right=[
+        "while moved: => for _ in range(99):",
+        "cost[action.kind] => __import__('torch').tensor(cost[action.kind])",
+    ],
 )
 
 # 2. 1F1B
@@ -285,7 +289,7 @@ check_one_f_one_b = Exercise(
         "Every device warms up like device 0: legal, but the later ones hold too much.": (
             "num_stages - rank => num_stages"
         ),
-        "With the forward first in a turn, the last device has a warm-up of 0, not 1.": (
+        "The last device does one F before its first B: a warm-up of 0 if turns begin with F.": (
             ("num_stages - rank => max(1, num_stages - rank - 1)", '"BF" => "FB"')
         ),
         "List r is for device r, which has stage r.": "return schedule => return schedule[::-1]",
@@ -351,8 +355,9 @@ check_interleaved = Exercise(
             "(p - 1 - rank) => (p - 1 - rank) + 1",
             "(p - 1 - rank) => (p - rank)",
         ],
-        "That is GPipe in chunks: every device holds all. Turns begin after the warm-up.": [
+        "That is GPipe in chunks: it holds all. Turns follow a warm-up, even if m = num_devices.": [
             "min(len(order), (num_chunks - 1) * p + 2 * (p - 1 - rank)) => len(order)",
+            "ahead = => ahead = len(order) if m == p else",
             (
                 "min(len(order), (num_chunks - 1) * p + 2 * (p - 1 - rank)) => len(order)",
                 "range(0, m, p) => [0]",

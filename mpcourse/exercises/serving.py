@@ -322,7 +322,7 @@ check_continuous = Exercise(
     "steps, the first that waits takes it. Go on until nobody waits and nobody has steps left.",
     errors={
         "had not returned": ENDLESS,
-        "empty|out of range": "Nobody waits any more: the place stays None.",
+        "empty|out of range": "No entry is there. If nobody waits any more, the place stays None.",
         "NoneType": "An empty place has no steps to count down: ask `is None` first.",
     },
     wrong={
@@ -522,8 +522,8 @@ def in_flight(attempt, groups, count, requests):
         joined = [torch.cat([*each], dim=1) for each in written]
     except (TypeError, ValueError, RuntimeError, IndexError):
         raise NotYet(
-            "For each group a list of its `count` new tokens is asked, tensors as `second` gives "
-            "them, after `.result()`."
+            "For each group a list of its `count` new tokens is asked, not one fewer: tensors as "
+            "`second` gives them, after `.result()`."
         ) from None
     tokens = [each.tolist() for each in joined]
     return {"tokens": tokens, "who ran what": dict(world.jobs), "units of time": world.end}
@@ -535,6 +535,11 @@ check_alternate = Exercise(
     cases=[(2, 1, 1), (2, 3, 1), (1, 3, 2), (3, 2, 2), (2, 5, 3)],
     given="groups: {}, count: {}, requests in a group: {}",
     play=in_flight,
+    compared=lambda found, right: [
+        f"{key}: expected {short(each)}, got {short(found[key]) if found else None}"
+        for key, each in right.items()
+        if not found or not same(found[key], each)
+    ][:1],
     hint="Go round the groups: each hands its newest tokens back before you wait for the next. "
     "The answer has, for each group, the `count` tokens that `second` gives.",
     errors={
@@ -545,7 +550,7 @@ check_alternate = Exercise(
     },
     wrong={
         "One device waits while the other works: hand over another group before you wait, and hand "
-        "hidden rows on as they come, not when all are there.": [
+        "hidden vectors on as they come, not when all are there.": [
             (
                 "devices[0].submit(first, group, tokens) for => tokens for",
                 "hidden[group].result() => devices[0].submit(first, group, hidden[group]).result()",

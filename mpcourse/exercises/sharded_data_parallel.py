@@ -297,7 +297,7 @@ check_bytes_sent = Exercise(
         "In each round of a ring a rank sends (n - 1) / n of the bytes.": [
             f"(ranks - 1) / ranks => {said}" for said in ("(ranks > 1)", "1 / ranks", "(ranks - 1)")
         ],
-        "`//` rounds down to a whole number: divide by `/`.": [
+        "No stage sends 0 bytes. `//` rounds down to a whole number: divide by `/`.": [
             f"(ranks - 1) / ranks => {said}"
             for said in ("((ranks - 1) // ranks)", "(ranks - 1) // ranks")
         ],

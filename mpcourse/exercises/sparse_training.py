@@ -23,7 +23,7 @@ check_cubic = Exercise(
     my_cubic,
     read_again='"All at once, or bit by bit?"',
     cases=[
-        (150, 100, 200, 0.0, 0.8),
+        (140, 100, 200, 0.0, 0.8),
         (100, 100, 200, 0.2, 0.8),
         (200, 100, 200, 0.2, 0.8),
         (301, 0, 400, 0.5, 0.9),
@@ -258,6 +258,7 @@ check_keep = Exercise(
     },
     errors={
         "leaf": NO_GRAD,
+        "but 3 were given": "Three are handed in: the optimizer, the weight, the mask.",
         "KeyError": NO_ENTRY,
         r"with shape \[\d|does not match": SHAPE,
         "broadcast shape|too many indices|0-d tensor": (
@@ -365,6 +366,7 @@ check_regrow = Exercise(
         ),
         "A weight of the mask may be zero: ask the mask what is there.": [
             "~mask => weight == 0",
+            ("mask.clone() => (weight != 0)", "~mask => weight == 0"),
             "left[sizes.flatten().argsort(stable=True)[:count]] = False => left[:] = False; "
             "left[(weight * mask).abs().flatten().topk(int(mask.sum()) - count).indices] = True",
         ],
@@ -381,7 +383,7 @@ check_regrow = Exercise(
             "left[sizes.flatten().argsort(stable=True)[:count]] = False => "
             "left.view(mask.shape).scatter_(-1, sizes.argsort(-1)[..., :count], False)",
         ],
-        "A weight of -2 is not small: drop by absolute value.": "weight.abs() => weight",
+        "-2 is not small: drop by absolute value.": ["weight.abs() => weight", "t.abs() => t"],
         "What is there cannot grow: then fewer weights come than go.": [
             *(f".masked_fill(left, -torch.inf) => {kept_out}" for kept_out in ("", "* ~left")),
             "wanted.argsort(descending=True, stable=True)[:count] => "
@@ -419,10 +421,13 @@ check_regrow = Exercise(
             f"left &= sizes.flatten() > sizes.flatten().{threshold}"
             for threshold in ("kthvalue(count)[0]", "sort()[0][:count][-1]")
         ],
-        "Exactly `count` go: a threshold drops all that are as small.": (
+        "Exactly `count` go: others stay, if they are as small, or zero.": (
             "left[sizes.flatten().argsort(stable=True)[:count]] = False => "
             "left &= sizes.flatten() > max([-1, *sizes.flatten().sort()[0][:count]])"
         ),
+        "Exactly `count` go, and as many grow: not one more.": [
+            f"[:count]]{new} => [: count + 1]]{new}" for new in ("", " = False", " = True")
+        ],
         "Weights that are not there are no smallest weights: drop out of those in the mask.": (
             ".masked_fill(~mask, torch.inf) => "
         ),

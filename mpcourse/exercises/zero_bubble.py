@@ -65,7 +65,8 @@ def both_halves(attempt, *case):
             raise NotYet(ONE_EACH)
         if made is None:
             raise NotYet(EMPTY)
-        if min(counter.get_total_flops(), second.get_total_flops()) < product:
+        tensors = isinstance(now, torch.Tensor) and isinstance(made, torch.Tensor)
+        if not tensors or min(counter.get_total_flops(), second.get_total_flops()) < product:
             raise NotYet(BY_TORCH)
         return now, made
 
@@ -127,6 +128,7 @@ check_halves = Exercise(
         EMPTY: "lambda: gradient.T @ x => lambda: None",
         BY_TORCH: [
             "gradient @ weight => gradient.numpy() @ weight.numpy()",
+            "gradient.T @ x => (gradient.T @ x).numpy()",
             "gradient.T @ x => sum(map(torch.outer, gradient, x))",
         ],
         AT_ONCE: [
@@ -162,6 +164,7 @@ DEADLOCK = "Nobody can go on. Does each device begin with more forwards than the
 NO_DICT = "That is a dict: return a list, with a list of actions per device, device 0 first."
 READ_ONCE = "A generator is read once: return a list, with a list of actions per device."
 ANY_SIZE = "num_stages and num_microbatches say how many there are: any number."
+ALL_THREE = "In each stage, each micro-batch has all three: F, I and W."
 ONE_STAGE_EACH = "Each device has one stage: as many devices as stages."
 
 
@@ -232,7 +235,9 @@ def legal(outcome, p, m, cap, too_full):
     except ScheduleError as error:
         reverse = all_follow(schedule[-1:]) and not all_follow(schedule[:1])
         why = REVERSED if reverse else too_full(schedule)
-        why = why if "makes it hold" in str(error) else DEADLOCK * ("deadlock" in str(error))
+        whys = {"makes it hold": why, "deadlock": DEADLOCK, "is missing": ALL_THREE}
+        whys["has stage_index"] = ONE_STAGE_EACH
+        why = next((whys[part] for part in whys if part in str(error)), "")
         found = len(schedule), len({a.microbatch_index for row in schedule for a in row})
         why = why if found == (p, m) else ANY_SIZE
         raise NotYet(str(error), why) from None
@@ -320,7 +325,7 @@ check_split_backward = Exercise(
         GIVEN_BACK: ["> rank => > num_microbatches", "> rank => > 2 * rank"],
         BOTH_TOO_MANY: my_no_wait,
         NO_DICT: "return schedule => return dict(enumerate(schedule))",
-        "0W0 is missing": "split.append(waiting.pop(0)) => waiting.pop(0)",
+        ALL_THREE: "split.append(waiting.pop(0)) => waiting.pop(0)",
         "did the work: write the order yourself": lambda p, m: zero_bubble_schedule(p, m, "h1"),
     },
     also_right=[slip(my_no_wait, f"{AHEAD} => num_stages - rank", "2 * rank => rank")],
