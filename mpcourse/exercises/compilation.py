@@ -57,7 +57,9 @@ def with_a_memory(attempt, entry, operations):
     if any(each.lstrip().startswith("for ") for each in lines):
         raise NotYet("The loop is written around your lines: return the step inside it.")
     if any(re.search("[#:]|//|--", each) for each in lines):
-        raise NotYet("C++ reads your lines: no comments (# or //), no types (:), no -- for - -.")
+        raise NotYet(
+            "C++ reads your lines: no comments (# or //), no types (:); between - and -, a space."
+        )
     if any("\n" in each.strip() for each in lines):
         raise NotYet("One of your texts has two lines: give each line a text of its own.")
     if kept := {*re.findall(r"\b\w+", " ".join(lines))} & CPP:
@@ -407,6 +409,7 @@ check_one_graph = Exercise(
         "A sum between 0 and 1 is above 0.": [
             "> 0 => > 1",
             "> 0 => > 0.1",
+            "> 0 => > 1e-3",
             "sum() => sum().int()",
         ],
         "Each value, row or column has decided for itself: the sum of all decides.": [
@@ -447,6 +450,8 @@ check_one_graph = Exercise(
         ),
         LOOKS: [
             lambda rows: rows + 1 if rows.sum() > 0 else rows - 1,
+            lambda rows: rows + (1 if rows.sum().item() > 0 else -1),
+            lambda rows: torch.where(torch.tensor(rows.sum().item() > 0), rows + 1, rows - 1),
             lambda rows: torch.stack([rows - 1, rows + 1])[(rows.sum() > 0).long()],
         ],
         "torch.where takes three": [

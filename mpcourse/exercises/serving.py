@@ -153,7 +153,7 @@ check_look_back = Exercise(
             "ahead = => ahead = (columns < heights[:, None, None, None]) +"
             " (columns > own[:, None, :, None]); old ="
         ),
-        "The new tokens see the old ones alone: they see each other, too.": (
+        "New tokens see the old ones alone: each sees itself and new ones before it, too.": (
             "own[:, None, :, None] => heights[:, None, None, None] - 1"
         ),
         "Divide the scores by the square root of `query.shape[-1]`, the numbers of a key.": [

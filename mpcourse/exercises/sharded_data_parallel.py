@@ -297,7 +297,7 @@ check_bytes_sent = Exercise(
         "In each round of a ring a rank sends (n - 1) / n of the bytes.": [
             f"(ranks - 1) / ranks => {said}" for said in ("(ranks > 1)", "1 / ranks", "(ranks - 1)")
         ],
-        "No stage sends 0 bytes. `//` rounds down to a whole number: divide by `/`.": [
+        "On several ranks no stage sends 0 bytes. `//` rounds down: divide by `/`.": [
             f"(ranks - 1) / ranks => {said}"
             for said in ("((ranks - 1) // ranks)", "(ranks - 1) // ranks")
         ],
@@ -306,7 +306,7 @@ check_bytes_sent = Exercise(
         "Not all numbers have as many bytes: take `itemsize`, here {1}.": [
             f" * itemsize => * {said}" for said in (8, 4)
         ],
-        "A byte is asked for, not a bit.": " * itemsize => * itemsize * 8",
+        "Bytes are asked for, not bits.": " * itemsize => * itemsize * 8",
         "That is how many rounds there are. Of each: what a ring sends.": "rounds * => rounds  #",
     },
     also_right=["(ranks - 1) / ranks => (1 - 1 / ranks)"],

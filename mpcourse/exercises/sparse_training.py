@@ -107,7 +107,7 @@ COUNTS = "{} has another shape than the weight: it is not of single weights; kee
 ANOTHER_TENSOR = "{} is gone, or another tensor now: change the one that is there, in place."
 OTHER_DATA = "{}.data is another tensor now: change the values in place, as with mul_."
 MASK_CHANGED = "The mask has changed: the next step needs it as it was."
-NOTHING_ELSE = "only weight and optimizer.state[weight] are asked: something else has changed."
+NOTHING_ELSE = "Only weight and optimizer.state[weight] are asked: something else has changed."
 GRADIENT = "The gradient stays as it is: regrowth looks at it, also where no weight is."
 NO_GRAD = "Changing a parameter in place needs torch.no_grad()."
 NO_ENTRY = "Without momentum the optimizer remembers nothing: there may be no such entry."
@@ -349,16 +349,16 @@ check_regrow = Exercise(
             "weight * left.view(mask.shape) => weight"
         ),
         "One is dropped and grows again: it starts at zero too.": "weight * left => weight * new",
-        "A steep way down is wanted as well: the size of the gradient.": [
+        "Steep ways up and down are both wanted: the size of the gradient.": [
             f"gradient.abs() => ({sign}gradient)" for sign in ("", "-")
         ],
         "The weight says what goes, the gradient what grows.": [
             f"weight.abs() => {size}" for size in ("gradient.abs()", "(weight * gradient).abs()")
         ],
-        "Where no weight is, weight * gradient is zero, and a masked gradient, too.": (
+        "Where no weight is, weight * gradient is zero, and a masked gradient, too.": [
             "gradient.abs() => (gradient * mask).abs()",
             "t.abs() => t.abs() * weight.abs()",
-        ),
+        ],
         CHANCE: "gradient.abs() => torch.rand_like(gradient)",
         "The mask is True where a weight is.": (
             "mask.clone() => (~mask)",
@@ -421,7 +421,7 @@ check_regrow = Exercise(
             f"left &= sizes.flatten() > sizes.flatten().{threshold}"
             for threshold in ("kthvalue(count)[0]", "sort()[0][:count][-1]")
         ],
-        "Exactly `count` go: others stay, if they are as small, or zero.": (
+        "Exactly `count` go: others stay, even if they are as small, or zero.": (
             "left[sizes.flatten().argsort(stable=True)[:count]] = False => "
             "left &= sizes.flatten() > max([-1, *sizes.flatten().sort()[0][:count]])"
         ),
