@@ -297,7 +297,10 @@ check_holds = Exercise(
             f"return floats and => return floats and bool({what}.all()) and"
             for what in ("(x >= 0)", "x.isfinite()")
         ],
-        "or False": [lambda x: x, lambda x: x >= 0, lambda x: (x.is_cpu, True), lambda x: x.dim],
+        "or False": [
+            *(lambda x: x, lambda x: x >= 0, lambda x: my_holds(x) and x.dim),
+            *(lambda x: (1,) * my_holds(x), lambda x: [1] * my_holds(x)),
+        ],
     },
     also_right=[
         "x.dim() == 1 => x.dim() > 0 and x.numel() == len(x)",  # n x 1 is a row, too
@@ -383,7 +386,6 @@ check_one_graph = Exercise(
         ([2.0, -2.0], ""),
         ([0.5, -0.25], ""),
         ([1e-30, 0.0], ""),
-        ([float("inf"), 1.0], ""),
         ([float("inf"), -float("inf"), 1.0], ""),
         ([[1.0, 2.0], [-4.0, 0.5]], ""),
         ([[-1.0, -2.0], [4.0, 0.5]], ""),
@@ -445,6 +447,7 @@ check_one_graph = Exercise(
             "rows.sum() => rows.square().sum()",
         ],
         "One branch has been taken, as a trace would.": ["- 1 => + 1", "+ 1 => - 1"],
+        "without return": lambda rows: None,
         "without is_compiling": lambda rows: (
             my_fork(rows) if torch.compiler.is_compiling() or rows.sum() > 0 else rows - 1
         ),

@@ -5,7 +5,14 @@ import time
 import torch
 from torch import distributed, nn
 
-from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, leaving_alone, same, short
+from mpcourse.exercises.exercise import (
+    Exercise,
+    NotAttempted,
+    NotYet,
+    first_difference,
+    leaving_alone,
+    short,
+)
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import Counted
 from mpcourse.transformer.tensor_parallel_functions import reduce_from_ranks  # noqa: F401
@@ -167,11 +174,6 @@ def in_a_cut_mlp(ends, ranks):
 
     by_rank = enumerate(ranks_in_threads(program, ranks, timeout_s=5.0))  # some may not send
     return {f"rank {rank}, {name}": each for rank, found in by_rank for name, each in found}
-
-
-def first_difference(outcome, expected):
-    name = next(name for name in expected if not same(outcome[name], expected[name]))
-    return [f"{name}: expected {short(expected[name])}, got {short(outcome[name])}"]
 
 
 check_ends = Exercise(

@@ -169,6 +169,13 @@ def expected_and_got(outcome: Any, expected: Any) -> list[str]:
     return lines
 
 
+def first_difference(outcome: Any, expected: Mapping[str, Any]) -> list[str]:
+    """Of several named results, the first that differs, beside what it should be."""
+    found = outcome or {}
+    name = next(name for name, right in expected.items() if not same(found.get(name), right))
+    return [f"{name}: expected {short(expected[name])}, got {short(found.get(name))}"]
+
+
 def call(attempt: Callable[..., Any], *case: Any) -> Any:
     """The plain world: the case is the attempt's arguments, what it returns is the outcome."""
     return attempt(*case)

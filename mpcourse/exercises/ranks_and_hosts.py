@@ -130,6 +130,9 @@ check_culprit = Exercise(
             "code == -15] => code == -15][:1]",
             "code == -15] => code == -15][-1:]",
         ],
+        "Go once through the ends of the ranks; then return.": (
+            "gave_up = True => gave_up = True; ends.append(ends[0])"
+        ),
     },
     errors={"had not returned": "Go once through the ends of the ranks; then return."},
     also_right=["code == -15] => code == -15][::-1]", lambda ends: set(my_culprit(ends))],
@@ -275,6 +278,7 @@ check_batches = Exercise(
         ],
         ONE_ORDER: [
             "while True => while seeded.manual_seed(2)",
+            "while True => while read // len(loader) % 2 or seeded.manual_seed(2)",
             lambda data, size, step: by_epochs(data, size, step, 0),
         ],
         OWN: [

@@ -107,6 +107,7 @@ NO_END_IN_SIGHT = (
 )
 NEVER = "it can never start: leave it out of the dict."
 NOTHING = "What needs nothing starts when its device is free: put that time into the same max."
+SAME_DICT = "Two calls gave back the same dict: begin each call with an empty one."
 TOO_FAR = "If `free` raised it: its index is a device, and a device may have several stages."
 ONE = "If max() raised it: what needs nothing leaves it one number, so give it a list."
 
@@ -122,7 +123,7 @@ def ends_as_text(attempt, schedule, *case):
     if schedule != before:
         raise NotYet("The schedule is not whole any more: take actions from copies.")
     if attempt(schedule, *case) is ends:
-        raise NotYet("Two calls gave back the same dict: begin each call with an empty one.")
+        raise NotYet(SAME_DICT)
     return {str(Action(*action)): float(end) for action, end in ends.items()}
 
 
@@ -170,9 +171,7 @@ check_simulate = Exercise(
         NOTHING: "max([free[device], *arrived]) => max(free[device], max(arrived))",
         ONE: "max([free[device], *arrived]) => max(free[device], *arrived)",
         TOO_FAR: "free[device] => free[action.stage_index]",
-        "Two calls gave back the same dict: begin each call with an empty one.": (
-            ("cost): => cost, end={}):", "end, free, rows = {}, => free, rows =")
-        ),
+        SAME_DICT: ("cost): => cost, end={}):", "end, free, rows = {}, => free, rows ="),
         "Some actions are missing: go on as long as any device moves.": (
             "while moved: => for _ in range(4 * len(schedule)):"
         ),

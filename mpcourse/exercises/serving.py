@@ -10,7 +10,16 @@ from types import SimpleNamespace
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, numbers, same, short
+from mpcourse.exercises.exercise import (
+    NO_RETURN,
+    Exercise,
+    NotYet,
+    first_difference,
+    leaving_alone,
+    numbers,
+    same,
+    short,
+)
 from mpcourse.splitting.placement import works_on_a_gpu
 from mpcourse.transformer import attention_weights
 
@@ -185,7 +194,10 @@ check_look_back = Exercise(
             ("@ values => @ keys", "keys.mT => values.mT"),
         ],
         "One tensor is asked": "@ values => @ values, keys, values",
-        "Return the dtype": "softmax(dim=-1) @ values => softmax(dim=-1).float() @ values.float()",
+        "Return the dtype": (
+            "return scores => return (scores",
+            "softmax(dim=-1) @ values => softmax(dim=-1) @ values).float()",
+        ),
     },
     also_right=[one_token_at_a_time, with_torchs_own],
 )
@@ -504,7 +516,7 @@ def in_flight(attempt, groups, count, requests):
     starts = tuple(torch.arange(requests)[:, None] + 10 * group for group in range(groups))
     parts = partial(world.part, "first", 5), partial(world.part, "second", 3)
     written = attempt(world.devices, *parts, starts, count)
-    for number in (0, 1, 0):
+    for number in (0, 1):
         while world.queues[number]:
             world.work(number)
     if len(world.threads) > 1:
@@ -535,11 +547,7 @@ check_alternate = Exercise(
     cases=[(2, 1, 1), (2, 3, 1), (1, 3, 2), (3, 2, 2), (2, 5, 3)],
     given="groups: {}, count: {}, requests in a group: {}",
     play=in_flight,
-    compared=lambda found, right: [
-        f"{key}: expected {short(each)}, got {short(found[key]) if found else None}"
-        for key, each in right.items()
-        if not found or not same(found[key], each)
-    ][:1],
+    compared=first_difference,
     hint="Go round the groups: each hands its newest tokens back before you wait for the next. "
     "The answer has, for each group, the `count` tokens that `second` gives.",
     errors={
@@ -559,14 +567,20 @@ check_alternate = Exercise(
             "hidden[group].result() => [each.result() for each in hidden][group]",
         ],
         "Write it in one thread": (
-            "hidden = [ => thread = threading.Thread(target=devices[0].submit, "
-            "args=(first, 0, starts[0])); thread.start(); thread.join(); hidden = [",
+            "hidden = [devices[0].submit(first, group, tokens) for group, tokens in "
+            "enumerate(starts)] => hidden = []; thread = threading.Thread(target=lambda: "
+            "hidden.extend(devices[0].submit(first, *each) for each in enumerate(starts))); "
+            "thread.start(); thread.join()",
         ),
         "A device calls a function later, and a `lambda` reads its variables only then, when the "
         "loop has changed them. Hand over the values: `submit(first, group, tokens)`.": [
             "submit(first, group, tokens) for => submit(lambda: first(group, tokens)) for",
             "submit(first, group, new) => submit(lambda: first(group, new))",
         ],
+        "Device 1 runs `second` once for each token.": (
+            "return written => devices[1].submit(second, 0, hidden[0].result()); return written"
+        ),
+        NO_RETURN: "return written => return None",
         "`starts` is the caller's": "hidden = [ => starts[0] = starts[-1]; hidden = [",
         "All groups wait for the last one of each round: hand a new token back as it comes.": (
             "            if step < count - 1: =>         if step < count - 1:",

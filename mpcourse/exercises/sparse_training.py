@@ -232,10 +232,16 @@ check_keep = Exercise(
             for n in ("square_avg", "max_exp_avg_sq")
         },
         ENTRIES_ONLY: "e.mul_(mask) => e.zero_()",
-        COUNTS.format("step"): (
-            " and value.shape == mask.shape => ",
-            "value.mul_(mask) => value.mul_(mask if value.dim() else 0)",
-        ),
+        COUNTS.format("step"): [
+            (
+                " and value.shape == mask.shape => ",
+                "value.mul_(mask) => value.mul_(mask if value.dim() else 0)",
+            ),
+            (
+                "value.shape == mask.shape => value.numel() == mask.numel()",
+                "value.mul_(mask) => value.mul_(mask.view(value.shape))",
+            ),
+        ],
         ANOTHER_TENSOR.format("momentum_buffer"): [
             "weight.mul_(mask) => weight.mul_(mask); optimizer.state.clear()",
             'value.mul_(mask) => optimizer.state[weight]["momentum_buffer"] = value * mask',
@@ -255,6 +261,7 @@ check_keep = Exercise(
         ],
         MASK_CHANGED: "weight.mul_(mask) => weight.mul_(mask); mask.zero_()",
         RETURN_NOTHING: lambda o, weight, mask: my_keep(o, weight, mask) or (weight, o),
+        "Three are handed in": lambda optimizer, weight: None,
     },
     errors={
         "leaf": NO_GRAD,

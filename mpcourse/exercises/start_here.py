@@ -13,7 +13,14 @@ import torch
 
 from mpcourse.devices.devices import Device, get_devices, synchronize
 from mpcourse.devices.streams import StreamContext
-from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, raised, same, short
+from mpcourse.exercises.exercise import (
+    NO_RETURN,
+    Exercise,
+    NotYet,
+    first_difference,
+    raised,
+    short,
+)
 
 
 def in_time(wait, seconds=1):
@@ -61,11 +68,6 @@ def two_jobs(attempt):
         "both under way at the same time": all(met),
         "returned": found,
     }
-
-
-def first_difference(outcome, expected):
-    key = next(key for key in expected if not same(outcome[key], expected[key]))
-    return [f"{key}: expected {short(expected[key])}, got {short(outcome[key])}"]
 
 
 SUMS = "Return a list: each tensor of half A plus the matching one of half B."

@@ -128,6 +128,8 @@ check_halves = Exercise(
         EMPTY: "lambda: gradient.T @ x => lambda: None",
         BY_TORCH: [
             "gradient @ weight => gradient.numpy() @ weight.numpy()",
+            "gradient @ weight => (gradient @ weight).numpy()",
+            "gradient @ weight => (gradient[:, :, None] * weight).sum(1)",
             "gradient.T @ x => (gradient.T @ x).numpy()",
             "gradient.T @ x => sum(map(torch.outer, gradient, x))",
         ],
@@ -312,7 +314,7 @@ check_split_backward = Exercise(
             slip(my_no_wait, f"{AHEAD} => num_stages", "2 * rank => 0"),
             slip(my_no_wait, f"{AHEAD} => 1", "2 * rank => 0"),
         ],
-        ONE_STAGE_EACH: ON_ONE_DEVICE,
+        ONE_STAGE_EACH: [ON_ONE_DEVICE, lambda p, m: zero_bubble_schedule(p, m, "v")],
         READ_ONCE: [
             "return schedule => return (row for row in schedule)",
             "return schedule => return [(action for action in row) for row in schedule]",
@@ -325,6 +327,7 @@ check_split_backward = Exercise(
         GIVEN_BACK: ["> rank => > num_microbatches", "> rank => > 2 * rank"],
         BOTH_TOO_MANY: my_no_wait,
         NO_DICT: "return schedule => return dict(enumerate(schedule))",
+        NO_RETURN: lambda *_: None,
         ALL_THREE: "split.append(waiting.pop(0)) => waiting.pop(0)",
         "did the work: write the order yourself": lambda p, m: zero_bubble_schedule(p, m, "h1"),
     },
@@ -386,6 +389,7 @@ check_no_wait = Exercise(
         ],
         W_FIRST: ["2 * rank => 9", W_BEHIND_F],
         NO_DICT: "return schedule => return dict(enumerate(schedule))",
+        NO_RETURN: lambda *_: None,
     },
     also_right=[f"{AHEAD} => 2 * (num_stages - rank) - 1"],
 )

@@ -1,6 +1,6 @@
 """Programs that a page writes, and the command lines that run them, each within a time limit.
 
-Pages `collectives`, `distributed_data_parallel`, `torch_pipelining` and `ranks_and_hosts`.
+Pages `collectives` and those after it that start torchrun.
 
 Each rank prints into a file of its own, so that the lines of two ranks never mix and the output of
 a run is the same every time: that of rank 0, then that of rank 1, and so on.
