@@ -96,7 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--stored", action="store_true", help=f"open the pages of {STORED}/ with their outputs"
     )
     lab.add_argument("--port", type=int, help="the port to serve on; the next free one if taken")
-    more = "Two at a time. After --: paths and options of pytest; -n 0 runs one after the other."
+    more = "Three at a time. After --: paths and options of pytest; -n 0 runs one after the other."
     add("test", "Run all tests and all pages", more)
     add("check", "Say what this machine has and whether the installation is sound")
     pages = add("pages", "Run the pages and save them with their outputs")

@@ -11,6 +11,7 @@ from mpcourse.capstone.plans import (
     bytes_per_sample,
     counted_costs,
     fresh_bytes,
+    gradient_bytes,
     prunable_blocks,
     pruned,
     saved_bytes,

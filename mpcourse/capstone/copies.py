@@ -18,6 +18,7 @@ from mpcourse.capstone.plans import (
     block_work,
     counted_costs,
     fresh_bytes,
+    gradient_bytes,
     saved_bytes,
     state_bytes,
 )
@@ -35,7 +36,7 @@ class Copies:
 
     step: float  # in millions of multiply-adds; messages are free
     messages: int
-    held_bytes: int  # at most: state, activations, a block's fresh gradient, its weights
+    held_bytes: int  # at most: state, activations, what a backward works with, a block's weights
     size: int  # samples at a time
     cuts: tuple[int, ...]  # between segments: forwards before the last cut are done twice
     zero: int  # 1: Adam's sums are shared out; 2: gradients, too; 3: weights, too
@@ -75,11 +76,12 @@ def count_copies(
 
 @torch.no_grad()
 def _segments(net: nn.Sequential, image: Tensor, cuts: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Of each segment: its largest block's bytes, and what is kept a sample while it works."""
+    """Of each segment: its largest block's bytes, and what is held a sample while it works."""
     segments, kept = [], 0  # kept: what came into earlier segments
     for begin, end in pairwise([0, *cuts, len(net)]):
         part = net[begin:end]
-        segments.append((fresh_bytes(part), kept + saved_bytes(part, image)))
+        works = saved_bytes(part, image) + gradient_bytes(part, image)
+        segments.append((fresh_bytes(part), kept + works))
         kept, image = kept + image.nbytes, part(image)
     return segments
 
@@ -99,9 +101,9 @@ def _copies(
     A whole gradient is kept with ZeRO-1 alone: a single micro-batch makes none beside it.
     """
     state = sum(state_bytes(net, 1)) * KEPT_STATE[zero]
-    once = zero == 1 and all(state + share * kept <= most_bytes for _, kept in segments)
-    # of the largest block: a fresh gradient, and its weights
-    whole = 0 if once else 2 if zero == 3 else 1
+    once = zero == 1 and all(b + state + share * kept <= most_bytes for b, kept in segments)
+    # of the largest block: the library's copy of a gradient, a fresh gradient, its weights
+    whole = 1 if once else 3 if zero == 3 else 2
     needs = [(state + whole * block, kept) for block, kept in segments]
     fit = min(int((most_bytes - always) // kept) for always, kept in needs)
     if fit < 1:

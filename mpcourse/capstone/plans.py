@@ -7,6 +7,7 @@ counted, so a plan has the same predicted step on every machine; `trials` measur
 """
 
 import copy
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -55,6 +56,12 @@ class Plan:
     keep: Mapping[str, float] = field(default_factory=dict)
     recompute: bool | Sequence[bool] = False
 
+    def __post_init__(self) -> None:
+        for name in ("cut", "num_microbatches"):  # numpy's whole numbers will do
+            value = getattr(self, name)
+            if not isinstance(value, bool) and hasattr(value, "__index__"):
+                object.__setattr__(self, name, operator.index(value))
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -62,7 +69,7 @@ class Forecast:
 
     timeline: Timeline  # the simulated step, in millions of multiply-adds
     state_bytes: list[int]  # per device, what it holds before the first sample
-    held_bytes: list[int]  # per device, at most: state, activations, a block's fresh gradient
+    held_bytes: list[int]  # per device, at most: state, activations, what a backward works with
 
 
 def validate_plan(plan: Plan, net: nn.Sequential, batch_size: int) -> None:
@@ -170,8 +177,22 @@ def state_bytes(net: nn.Sequential, cut: int) -> list[int]:
 
 
 def fresh_bytes(blocks: nn.Sequential) -> int:
-    """Bytes of the largest block's gradient: a backward makes it beside the one that it adds to."""
+    """Bytes of the largest block's gradient: a backward makes it beside the one that it adds to.
+
+    While it does, torch's library works on a copy of it, as large (measured for convolutions on
+    CPU cores).
+    """
     return max(4 * sum(p.numel() for p in block.parameters()) for block in blocks)
+
+
+@torch.no_grad()
+def gradient_bytes(blocks: nn.Sequential, image: Tensor) -> int:
+    """What a backward holds for a sample: gradients of the largest block's output and input."""
+    sizes = [image.nbytes]
+    for block in blocks:
+        image = block(image)
+        sizes.append(image.nbytes)
+    return 2 * max(sizes)
 
 
 def bytes_per_sample(net: nn.Sequential, cut: int, image: Tensor) -> list[int]:
@@ -196,18 +217,19 @@ def forecast(
     slim, image = pruned(net, plan.keep), image.cpu()
     timeline = simulate_plan(plan, block_work(slim, image), batch_size, price)
     per_sample = bytes_per_sample(slim, plan.cut, image)
+    stages = _cut(slim, plan.cut)
     with torch.no_grad():
-        inputs = [image.nbytes, slim[: plan.cut](image).nbytes]
+        inputs = [image, stages[0](image)]
     states = state_bytes(slim, plan.cut)
-    fresh = [0, 0]  # the first micro-batch's gradient is the one that is kept
-    if plan.num_microbatches > 1:
-        fresh = [*map(fresh_bytes, _cut(slim, plan.cut))]
+    # the library's copy, too; the first micro-batch's gradient is the one that is kept
+    copies = 2 if plan.num_microbatches > 1 else 1
     largest = max(microbatch_sizes(batch_size, num_microbatches=plan.num_microbatches))
     held = []
     for device in range(NUM_DEVICES):
         whole = min(timeline.peak_activations[device] * largest, batch_size)
         # of the micro-batches whose forward will run again, only what they came as is there
         bare = min(timeline.peak_inputs[device] * largest, batch_size) - whole
-        kept = whole * per_sample[device] + max(bare, 0) * inputs[device]
-        held.append(states[device] + kept + fresh[device])
+        kept = whole * per_sample[device] + max(bare, 0) * inputs[device].nbytes
+        kept += largest * gradient_bytes(stages[device], inputs[device])
+        held.append(states[device] + kept + copies * fresh_bytes(stages[device]))
     return Forecast(timeline, states, held)

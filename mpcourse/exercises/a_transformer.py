@@ -3,6 +3,7 @@
 from functools import partial
 
 import torch
+import torch._dynamo  # fake tensors need it: seconds that no attempt is to be charged for
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
@@ -146,10 +147,11 @@ check_causal = Exercise(
         (torch.tensor([[0.0, 0.0], [9e4, 9e4]], dtype=torch.double),),
         table_of_scores(4, in_front=(3, 3)),
     ],
-    given=lambda scores: f"scores {tuple(scores.shape)}, about {scores.mean().item():.0f}",
+    given=lambda scores: f"scores {tuple(scores.shape)}, about {round(scores.mean().item())}",
     play=also_on_a_gpu,
     same=same_weights,
-    hint="Put -inf where a token must not look, before the softmax along the last dimension.",
+    hint="Put -inf where a token must not look, before the softmax along the last dimension; "
+    "`scores.shape[-1]` counts tokens, whatever stands in front.",
     errors={
         "boolean": "A mask is true or false: make it with `dtype=torch.bool`, or take `mask == 1`.",
         "size|shape|dimension|too many (values|indices)": "Other dimensions may stand in front: "
@@ -184,9 +186,10 @@ check_causal = Exercise(
             "return scores => s = scores",
             ".softmax(dim=-1) => \n    return (e := (s - s.max()).exp()) / e.sum(-1, keepdim=True)",
         ),
-        "0 times -inf is nan: fill in -inf, do not multiply by it.": (
-            'scores.masked_fill(ahead, float("-inf")) => (scores + ahead * float("-inf"))'
-        ),
+        "0 times -inf is nan: fill in -inf, do not multiply by it.": [
+            f'scores.masked_fill(ahead, float("-inf")){end} => (scores + ahead * float("-inf"))'
+            for end in ("", ".softmax(dim=-1)")
+        ],
         "Rows lie along the last dimension, -1, however many stand in front.": "dim=-1 => dim=1",
         "Each token sees the next one, too, which it has to predict.": "triu(1) => triu(2)",
         ON_A_GPU: "torch.ones_like(scores, => torch.ones(scores.shape,",
@@ -372,8 +375,8 @@ check_heads = Exercise(
     given="texts: {}, tokens: {}, heads: {}, look: {}",
     play=with_heads,
     same=same_weights,
-    hint="Cut what query, key and value make into heads, let tokens and heads change places, call "
-    "`look`, turn back, join the heads, and call the output layer.",
+    hint="Call each layer: it adds a bias. Cut what query, key and value make into heads, "
+    "let tokens and heads change places, call `look`, turn back, join, and call the output layer.",
     errors={
         "size|shape|dimension|view": "`unflatten(-1, (heads, -1))` cuts the width, `flatten(-2)` "
         "joins it again; `transpose(-3, -2)` stands between."
@@ -662,12 +665,12 @@ check_tied = Exercise(
     my_mend,
     read_again='"One tensor, two devices?"',
     cases=[
-        (torch.tensor([[0.5, -1.25]]), torch.tensor([[2.0, 0.75]]), places)
+        (torch.tensor([[0.5, -1.25]]), torch.tensor([[-2.0, 0.75]]), places)
         for places in (BOTH_HERE, APART)
     ],
     given="gradients {0.data} and {1.data}, {2}",
     play=with_two_copies,
-    hint="Both have a `.grad` of the same shape: add both once, and give both copies the sum.",
+    hint="Add both gradients once. Then both `.grad` hold this sum: not 0, None or its double.",
     correct="Both copies have the sum, and so take the same step. Two devices are tested only "
     "where there is a GPU: does your sum bring both gradients to one, with `.to(...)`?",
     errors={
@@ -690,6 +693,9 @@ check_tied = Exercise(
             "first.grad + last.grad.to(first.device) => first.grad.clone()",
             "first.grad + last.grad.to(first.device) => last.grad.to(first.device).clone()",
         ],
+        "The larger number of both was taken: both copies need the sum.": (
+            "first.grad + last.grad.to(first.device) => torch.maximum(first.grad, last.grad)"
+        ),
         "The gradients changed places: both copies need the sum.": (
             "first.grad.copy_(total) => first.grad, last.grad = last.grad, first.grad",
             "last.grad.copy_(total) => ",

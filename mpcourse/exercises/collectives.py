@@ -30,7 +30,10 @@ NO_GROUP = "No processes are connected here: build it out of the given send and 
 NUMBER_BY_NUMBER = "Add over the ranks, number by number: no `sum()` or `mean()` of a tensor."
 A_LIST = "A list is no tensor: torch.cat joins chunks, torch.tensor takes numbers."
 TOO_FEW = "Chunks are numbered modulo `count`, not 4; tensor_split gives one to every rank."
+A_FLOAT = "`range` takes whole numbers: `log2` and `/` give floats, `int(…)` makes one whole."
+NOTHING_SENT = "What other ranks have comes by `send` and `recv` alone: variables are not shared."
 GIVEN = {
+    "TypeError: 'float' object cannot be": A_FLOAT,
     "process group": NO_GROUP,
     r"TypeError: .*(send|recv\(\)) takes": PIECE_FIRST,
     r"takes \d positional arguments? but 5 were given": FIVE,
@@ -88,6 +91,8 @@ def around(attempt, count, numbers):
     stuck = exchange.stuck or {}
     from_left = all(source == (rank - 1) % count for rank, source in stuck.items())
     refuse_unfinished(results, exchange, numbers, waits_for=ONE_EACH if from_left else FROM_LEFT)
+    if count > 1 and not exchange.sent:
+        raise NotYet("No rank sent a message.", NOTHING_SENT)
     steps, most = 2 * (count - 1), 2 * (count - 1) * -(-numbers // count)
     for rank in range(count):
         sent = [piece.numel() for source, _, piece in exchange.sent if source == rank]
@@ -140,7 +145,7 @@ check_ring = Exercise(
         ],
         NUMBER_BY_NUMBER: "return tensor / count => return (tensor / count).mean()",
         "`//` drops what is left over: divide by `/`.": "tensor / count => tensor // count",
-        "The tensors are as they were: all that a ring does is missing.": lambda tensor, *_: tensor,
+        NOTHING_SENT: lambda tensor, *_: tensor,
         OVERWRITTEN: ["add_ => copy_", f"{SECOND_ROUND} => range(1, count)"],
         "One round of {0} - 1 steps: a second hands the sums on.": f"{SECOND_ROUND} => ()",
         "Each chunk has one rank's numbers: add in place (`add_`, not `add`), and begin the second "
@@ -446,6 +451,7 @@ check_doubling = Exercise(
         ),
         OWN_PARTNER: "rank ^ bit => rank ^ (bit - 1)",
         TOO_FAR: "bit < count => bit <= count",
+        A_FLOAT: "bit = 1 => bit = range(count / 2) and 1",
         NO_GROUP: "bit = 1 => bit = 1; torch.distributed.all_reduce(tensor)",
         FIVE: [lambda t, r, c, s: t, lambda t: t],
         NO_RETURN: "return tensor => tensor",

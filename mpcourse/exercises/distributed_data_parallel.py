@@ -13,9 +13,9 @@ LEFT_OVER = "Your lines ran, but `return ...` still stands at the end: it has to
 UNWAITED = "Before wait() returns, the tensor holds this rank's numbers: wait for each message."
 SUMS_ALONE = "This all_reduce adds up, and offers no other op: leave it out, and divide by count."
 WAITS_IN_A_HOOK = "A hook waited, and the backward stood still meanwhile: wait in finish alone."
-TWICE = "A message was waited for twice: wait for each once, then finish empties its list."
+TWICE = "A message was waited for twice: each has its own wait(), then finish empties the list."
 UNDER_WAY = "The tensor was changed before its message was waited for: divide after wait()."
-FROZEN = "A frozen parameter gets no gradient, and takes no hook: leave it out."
+FROZEN = "A frozen parameter stays frozen, and takes no hook: leave it out."
 TWO_SENT = "One call of a hook has sent twice: each sends the .grad of its own parameter, once."
 WEIGHTS = "These are the weights: all_reduce takes the parameter's .grad."
 BLOCKS = "Without async_op=True all_reduce waits for the sum, and the backward with it."
@@ -98,6 +98,7 @@ def two_steps(attempt, count, frozen, *size):
     if finish is ...:
         refuse_if(any(p._post_accumulate_grad_hooks for p in net.parameters()), LEFT_OVER)
         raise NotAttempted
+    refuse_if(frozen and net[0].weight.requires_grad, FROZEN)
     refuse_if(size and not callable(finish), "Return the function finish, and do not call it.")
     for step in (0, 1):
         net.zero_grad(), sent.clear(), there.clear(), backward.append(step)
@@ -185,6 +186,9 @@ check_hooks = Exercise(
         "In the next backward this hook is gone: register it once, and let it stay.": tuple(
             change.format("average") for change in DROPPED
         ),
+        "The loop ends at a frozen parameter: go on with the next.": (
+            "if parameter.requires_grad: => if not parameter.requires_grad: break\n        else:"
+        ),
         "A parameter with one dimension, a bias, is left out.": NO_BIAS,
         FEWER_RANKS: "/= count => /= 2",
         LOOPS: "average(parameter): => average(_):",
@@ -218,6 +222,7 @@ check_hooks = Exercise(
         "process group": OF_ARGUMENT,
         "NoneType.*, while the hooks": CALLED_AT_ONCE,
         "hooks? (should return None|returned)": RETURNED,
+        r"my_hooks\(\) .*positional": "Keep the three arguments: module, all_reduce, count.",
         "positional argument": ARGUMENT,
         "NoneType.* '(div|mul)_?'.*, in the backward": NOTHING_TO_DIVIDE,
         "NoneType.* no attribute.*, in the backward": TOO_EARLY,
@@ -261,7 +266,7 @@ EMPTIED = "clear() has emptied the list that is kept with the message: keep a co
 PIECES = "A piece has numel() numbers of its parameter, in the bucket's order; view_as shapes it."
 ASKS = "Nothing here has to ask whether a message is over: `message.wait()` returns when it is."
 FLAT = "Gradients differ in shape: flatten each before torch.cat."
-LEFT_FULL = "The rest is still in the bucket in the next step: empty it in finish, too."
+LEFT_FULL = "A parameter enters the bucket in its own hook, in each step; finish empties the rest."
 LOCAL = "An assignment in a function makes a new local name: use clear() for a list, or nonlocal."
 NO_HOOKS = "No parameter keeps a post-accumulate-grad hook: register one on each, and let it stay."
 IDLE = "Hooks ran, and nothing was sent: each adds its parameter, and sends a full bucket."
@@ -371,6 +376,8 @@ check_buckets = Exercise(
     errors={
         "require.*while": FROZEN,
         "process group": OF_ARGUMENT,
+        r"my_buckets\(\) .*positional": "Keep the arguments: module, all_reduce, count, size.",
+        "positional argument.*, in finish": "The training loop calls finish(), with no argument.",
         "positional argument": ARGUMENT,
         "NoneType.* no attribute.*, in the backward of step 1": LEFT_FULL,
         "NoneType.* no attribute.*, in the backward": TOO_EARLY,
@@ -423,7 +430,7 @@ FORWARD = "The forward decides: model(images) belongs inside no_sync, as the bac
 NO_CALL = "no_sync is a method: `with model.no_sync():`, with brackets."
 INSIDE = "    summed += =>         summed +="
 LOST = "zero_grad() deletes what the backwards have added up: call it once, after step()."
-SAMPLES = "Count samples: the labels of every micro-batch, not micro-batches."
+SAMPLES = "Count samples, not micro-batches: the labels of all, before the first backward."
 MEANS = "A mean of means: a sample of a short micro-batch counts for more. Divide sums."
 ANY_NUMBER = "There may be any number of micro-batches, also one: loop over the list."
 ON = "model.require_backward_grad_sync"  # DDP's own no_sync sets it
@@ -540,6 +547,10 @@ check_ddp_step = Exercise(
         ],
         SAMPLES: [
             "sum(len(labels) => sum(2",
+            (  # a running count
+                "(len(labels) for _, labels in micro_batches) => ([])",
+                "loss = => nonlocal total\n        total += len(labels)\n        loss =",
+            ),
             *(f"summed, total => summed, len({of})" for of in ("micro_batches", "last[1]")),
         ],
         MEANS: "loss / total => loss / len(labels) / len(micro_batches)",
@@ -577,7 +588,10 @@ check_ddp_step = Exercise(
             "summed = sum( => summed += sum(",
             "    summed += backward(*last)\n => ",
         ),
-        "Add up the losses of all micro-batches, not of the last alone.": "summed += => summed =",
+        "Add up losses and counts of all micro-batches, not of the last alone.": [
+            "summed += => summed =",
+            ("summed += => summed =", "summed, total => summed, len(last[1])"),
+        ],
         "cross_entropy has a softmax: it takes model(images).": "(images) => (images).softmax(1)",
         TWICE_A_MEAN: ', reduction="sum" => ',
         GRAPH: "loss.item() => loss",

@@ -77,9 +77,11 @@ check_ceiling = Exercise(
         "Filling and draining make one wait together.": [
             f"s) + ( => s) * 2 {less}+ (" for less in ("- max(stage_times) ", "")
         ],
-        "Asked is the speed-up, not the share of the time that a device works or waits.": [
+        "Asked is the speed-up, not how long, or in which share, a device works or waits.": [
             *(lambda t, m, of=of: abs(of - my_ceiling(t, m) / len(t)) for of in (0, 1)),
             lambda t, m: (len(t) - 1) / (m + len(t) - 1),
+            lambda t, m: sum(t) - max(t),
+            lambda t, m: (sum(t) - max(t)) / (sum(t) + (m - 1) * max(t)),
         ],
         "stage_times[s] is for a piece, not for the mini-batch: divide nothing by m.": (
             lambda t, m: m * my_ceiling(t, m)
@@ -158,6 +160,7 @@ def through_two(attempt: Callable, rows: int, size: int, loss_fn: Callable) -> d
         return made[-1]
 
     for (name, weight), module in zip(weights.items(), (back, front), strict=True):
+        module.train(rows % 2 > 0)
         weight.grad = torch.ones_like(weight)  # of a mini-batch before
         weight.register_hook(lambda _, name=name: order.append(f"backward of {name}"))
         module.forward = partial(noted, name, module.forward)
@@ -284,7 +287,8 @@ check_cut_graph = Exercise(
         ),
         "Leave the mode, train() or eval(), to the caller.": [
             f"total = 0.0 => {modes}; total = 0.0"
-            for modes in ("front.eval(); back.eval()", "front.eval()", "back.eval()")
+            for mode in ("eval()", "train()")
+            for modes in (f"front.{mode}; back.{mode}", f"front.{mode}", f"back.{mode}")
         ],
         "Nothing is cut into pieces: split(split_size) gives pieces of so many rows.": (
             "inputs.split(split_size), targets.split(split_size) => [inputs], [targets]"
@@ -348,7 +352,7 @@ B_WAITS = (
 B_GETS = (
     "B waits for a gradient, but gradients go from B to A: its backward takes the number alone."
 )
-A_GETS = "A's backward needs the gradient that B has put: gradients.get()."
+A_GETS = "B puts what its backward returns; hand what gradients.get() returns to A's backward."
 BENCH = [Worker("device A of the check"), Worker("device B of the check")]
 OLDEST = "The first gradient is piece 0's: A's first backward is B0, once `ahead` pieces are kept."
 FEWER = "Pieces are numbered 0 to len(pieces) - 1; there may be fewer of them than `ahead`."
@@ -397,11 +401,13 @@ class NotingStage:
 
     def __init__(self, pieces: Sequence[Tensor], is_first: bool) -> None:
         self.pieces, self.is_first, self.noted, self.shares = pieces, is_first, [], []
+        self.kept: dict[int, Tensor] = {}
 
     def forward(self, number: int, value: Any, answer: Any = None, share: float = 1.0) -> Tensor:
         """Features for device B; on B the loss."""
         self.noted.append(f"F{number}")
         self._refuse_other(f"F{number}", value, self.pieces[number] * (2 - self.is_first))
+        self.kept[number] = value
         if self.is_first:
             return value * 2
         if answer is None:
@@ -422,6 +428,7 @@ class NotingStage:
         if self.is_first and number and "B0" not in self.noted:
             raise NotYet(f"B{number} runs before B0.", OLDEST)
         self.noted.append(f"B{number}")
+        del self.kept[number]
         sent = self.pieces[number] * 3
         if self.is_first:
             self._refuse_other(f"B{number} of device A", gradient, sent)
@@ -477,7 +484,7 @@ def on_two_devices(programs: Any, rows: int, size: int, ahead: int) -> dict:
         if b.noted and all(did.startswith("F") for did in b.noted):
             raise NotYet(B_WAITS)
         line = "; ".join(f"{name}: {order or 'nothing'}" for name, order in did.items())
-        why = "Each get() needs a put() of the other program: who puts in what is waited for?"
+        why = "Each get() needs a put() of the other: is one missing, or does a loop not end?"
         raise NotYet(f"It waits for ever. Done so far: {line}.", why)
     left = {"items left in the queues": sum(len(post.queue) for post in queues)}
     return {**did, "shares": b.shares, "loss": one_number(results[1]), **left}
@@ -593,6 +600,7 @@ check_two_queues = Exercise(
     also_right=[
         (".put(stage => .put_nowait(stage", "return total => features.task_done(); return total"),
         "return total => return total.numpy()",
+        "number - ahead, => min(stage.kept),",
     ],
     values=True,
 )
@@ -609,12 +617,12 @@ def my_step_time(rows, size, fixed, per_sample):
 check_step_time = Exercise(
     my_step_time,
     read_again='"Which split size is best?"',
-    cases=[(12, 3, 7, 2), (96, 16, 36.0, 18.0), (60, 60, 5, 1), (40, 2, 0.5, 0.1)],
+    cases=[(12, 2, 7, 2), (96, 16, 36.0, 18.0), (60, 60, 5, 1), (40, 2, 0.5, 0.1)],
     given="{} rows in pieces of {}, fixed {} and per_sample {}",
     hint="How many slots does each device need, with the one in which it waits? How long is one?",
     wrong={
         "Two stages share the time of a piece: all of it counts half in each.": [
-            " / 2 => ",
+            *(f" / 2 => {other}" for other in ("", " / 3")),
             "(fixed + per_sample * size) / 2 => fixed + per_sample * size / 2",
             "(fixed + per_sample * size) / 2 => fixed / 2 + per_sample * size",
         ],
@@ -652,6 +660,7 @@ check_step_time = Exercise(
         ],
         "Mind the brackets: a number of slots, times all of a slot's time.": [
             "(rows / size + 1) => rows / size + 1",
+            "rows / size + 1 => rows / (size + 1)",
             lambda rows, size, fixed, per_sample: (rows / size + 1) * fixed + per_sample * size / 2,
         ],
         "Asked is the time of a step, not the speed-up.": lambda rows, size, *_: my_ceiling(

@@ -414,7 +414,10 @@ check_int8_linear = Exercise(
             *[".int() => ", (NO_CORRECTION, ".int() => "), ".int() => .short()"],
             (".int() => .short()", "int32 => int16"),
         ],
-        "q_x - z_x wraps round: .int() first.": (NO_CORRECTION, "q_x.int() => (q_x - z_x).int()"),
+        "q_x - z_x does not fit int8: .int() first, and no clamp.": [
+            (NO_CORRECTION, f"q_x.int() => {each}")
+            for each in ("(q_x - z_x).int()", "(q_x.int() - z_x).clamp(-128, 127)")
+        ],
         "q_w is (out, in): the product takes q_w.t().": ".t() => ",
         "The sign of the correction: subtract z_x times the sum of the weights.": "- z_x => + z_x",
         "z_x counts in each of the `in` products, times its weight: z_x times their sum.": [
@@ -547,6 +550,7 @@ check_factors = Exercise(
         ),
         "W is missing: divide by it, to the power of 1 - p.": f"{QUOTIENT} => largest**power",
         "X is missing: X to the power of p stands above.": "largest**power / => 1 /",
+        "Divide the first by the second: return one tensor.": " / columns => , columns",
         "An X of 0 makes a factor of 0, and the unit would be divided by it: take 1 for X.": (
             f"{X_TO_ONE} => largest"
         ),
@@ -631,7 +635,7 @@ def shift_by_sorting(inputs, weight, bias):
 MEDIANS = "inputs.median(0).values"
 NEW_BIAS = "bias + weight @ medians"
 SHIFTED_IN_PLACE = (
-    "That changes a tensor that was handed in: write bias + ..., not bias += ..., for a new bias."
+    "That changes a tensor that was handed in: for new ones, write bias + ..., inputs - ..., no +=."
 )
 KEPT = "keepdim makes medians of the shape (1, units): leave it out, for (units,)."
 PAIR_OF_MEDIANS = "median(0) gives values and places: take median(0).values."
@@ -651,7 +655,7 @@ check_shift = Exercise(
             torch.tensor([0.0, 3.0]),
         ),
         (
-            torch.tensor([[1.0], [-2.0], [6.0], [4.0], [3.5]]),
+            torch.tensor([[1.0], [-2.0], [-6.0], [4.0], [0.5]]),  # unlike behind a ReLU
             torch.tensor([[2.0], [-1.0]]),
             torch.tensor([1.0, 1.0]),
         ),
@@ -682,7 +686,8 @@ check_shift = Exercise(
         "That is the middle of the range: take the median.": (
             f"{MEDIANS} => (inputs.amin(0) + inputs.amax(0)) / 2"
         ),
-        "That is an end of the range: take the median.": [
+        "Inputs may lie below 0: keep their sign, no abs.": "inputs.median => inputs.abs().median",
+        "That is an end of the range, or the mode: take the median.": [
             f"{MEDIANS} => inputs.amax(0)",
             f"{MEDIANS} => inputs.amin(0)",
         ],
@@ -696,8 +701,14 @@ check_shift = Exercise(
             "weight @ medians => medians @ weight",
         ],
         "Add up over the units: weight @ medians is one number for each output.": [
-            "weight @ medians => (weight * medians)",
-            f"{NEW_BIAS} => bias + (weight * medians).sum()",
+            *[
+                f"weight @ medians => (weight * medians){each}"
+                for each in ("", ".sum(0)", ".sum()")
+            ],
+        ],
+        "Give back what the medians make: weight @ medians, no average of outputs.": [
+            f"weight @ medians => (inputs @ weight.t()).{each}"
+            for each in ("mean(0)", "median(0)[0]")
         ],
         "Each output has its own weights: weight @ medians.": [
             f"{NEW_BIAS} => bias + medians.sum()",
@@ -705,7 +716,7 @@ check_shift = Exercise(
         ],
         "Return the medians, not the shifted inputs.": "return medians => return inputs - medians",
         SHIFTED_IN_PLACE: f"{NEW_BIAS} => bias.add_(weight @ medians)",
-        PAIR_OF_MEDIANS: f"{MEDIANS} => inputs.median(0)",
+        PAIR_OF_MEDIANS: [f"{MEDIANS} => inputs.median(0){each}" for each in ("", ".indices")],
         KEPT: f"{MEDIANS} => inputs.median(0, keepdim=True).values",
         "Return the shapes (units,) and (out,), without a dimension of 1.": [
             f"return medians, {NEW_BIAS} => return medians[None], {NEW_BIAS}",
@@ -713,7 +724,7 @@ check_shift = Exercise(
             f"return medians, {NEW_BIAS} => return medians[None], ({NEW_BIAS})[None]",
         ],
     },
-    errors={"return_types": PAIR_OF_MEDIANS, r"\((\d+)x(\d+) and 1x\2\)": KEPT},
+    errors={"return_types|dtype.*[Ll]ong": PAIR_OF_MEDIANS, r"\((\d+)x(\d+) and 1x\2\)": KEPT},
     also_right=[
         shift_by_sorting,
         lambda *given: [each.numpy() for each in my_shift(*given)],

@@ -49,7 +49,10 @@ def step_on(attempt, first, second):
     loss = attempt(*given)
     after = [*front.parameters(), *back.parameters()]
     gradients = [short(p.grad) if p.grad is None else p.grad for p in after]
-    found = {"loss": loss, "gradients": gradients, "weights as before": same(after, before)}
+    # beside 1: rows one by one are right, but rounded otherwise
+    near = [each if isinstance(each, str) else 1 + each.double() for each in gradients]
+    found = {"loss": loss, "gradients": near, "weights as before": same(after, before)}
+    found["bits"] = [str(parameter.dtype) for parameter in after]
     if not same(loss, right):
         hint = ALONE if isinstance(loss, tuple | list) else PLAIN
         return found, [f"expected the loss, {short(right)}; got {short(loss)}"], hint
@@ -115,7 +118,11 @@ check_training_step = Exercise(
             "return loss => front.zero_grad(); back.zero_grad(); return loss",
         ],
         OTHERS: ("front.to => copy.deepcopy(front).to", "back.to => copy.deepcopy(back).to"),
-        "It is cut off: detach(), .data and no_grad() do that.": "hidden.to => hidden.detach().to",
+        "Cut off by detach(), .data, no_grad(), torch.tensor().": "hidden.to => hidden.detach().to",
+        "Leave the parts in their 32 bits: .double() changes them.": (
+            "front.to(first)(inputs.to => front.double().to(first)(inputs.double().to",
+            "back. => back.double().",
+        ),
         "Leave out the softmax: cross_entropy has it inside.": "(outputs, => (outputs.softmax(1),",
         "The loss is a mean over the rows.": "s.to(second)) => s.to(second), reduction='sum')",
         ALONE: [
@@ -133,9 +140,14 @@ check_training_step = Exercise(
         ),
         "for 'Long'": "The order is cross_entropy(outputs, labels).",
         "does not require grad": "The loss needs its graph: no no_grad() here, no detach().",
+        r"linear\(\): argument 'input'": "Call a part with rows: front(inputs), back(hidden).",
+        "positional argument": "Six arguments come in, from front to second; a part takes one.",
         "(?i)with cuda|nvidia|cuda error|no cuda": "Use the places that come in, first and second.",
     },
-    also_right=[("(inputs.to => (1 * inputs.to", "return => print(loss.item()); return")],
+    also_right=[
+        ("(inputs.to => (1 * inputs.to", "return => print(loss.item()); return"),
+        "front.to(first)( => (lambda x: torch.stack([*map(front.to(first), x)]))(",
+    ],
 )
 
 # 2. Stages of one model, balanced by parameters
@@ -408,6 +420,7 @@ check_parts = Exercise(
     },
     errors={
         r"\(1x": "Flatten each image, not the batch: nn.Flatten() keeps the rows.",
+        "same dtype": "Leave model and images in their 64 bits: no .float().",
         "x8 and 6x3": "The order is fc2, ReLU, fc3.",
         "shapes cannot be multiplied": BEFORE_FC1,
         "does not require grad": "Freeze nothing: training the parts has to train the model.",

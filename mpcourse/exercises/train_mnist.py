@@ -139,6 +139,8 @@ check_train = Exercise(
             "model.train() => ",
             "model.train() => isinstance(model, Pipeline) or model.train()",
         ],
+        "Each mini-batch makes one step and one loss.": "in batches: => in batches[:-1]:",
+        "Take the mini-batches in their order.": "in batches: => in batches[::-1]:",
         "A loss was handed in: call loss_fn.": "loss_fn( => F.cross_entropy(",
         "A loss from after the step: return the one that made the gradients.": (
             "loss.item() => loss_fn(model(inputs.to(place)).to(place), targets.to(place)).item()"
@@ -269,7 +271,7 @@ check_step = Exercise(
     given="{} rows in micro-batches of {}; targets ignored: {}",
     play=stepped,
     compared=partial(loss_first, left="the gradients in .grad"),
-    hint="Each sample that counts has one share of the whole mean: divide by how many there are.",
+    hint="A row of -100 adds nothing; each other row has one share: divide by their number.",
     correct="Loss and gradient are those of the whole mini-batch in all {count} cases.",
     wrong={
         "Means are added up as they are: weight each one, before its backward.": OWN_MEAN,
@@ -344,6 +346,7 @@ def spread_of(means):
 
 ONE_VALUE = "One value has no variance (nan), and no spread within: its mean alone counts."
 VECTORS = "Means and variances may be tensors: ask the count whether it is 1, not the variance."
+BOTH = "Return both, the mean and the variance."
 SQUARES = "Add up the squares around the common mean: within each micro-batch, and of its mean."
 
 SKIPS = "v if n > 1 else 0) for n, m, v in groups => v) for n, m, v in groups if n > 1"
@@ -361,7 +364,9 @@ check_merged = Exercise(
     ],
     given=lambda *given: "counts {}, means {}, variances {}".format(*map(short, given)),
     play=call_for_numbers,
-    hint=lambda found, _: ONE_VALUE if "nan" in short(found) else SQUARES,
+    hint=lambda found, _: (
+        (ONE_VALUE if "nan" in short(found) else SQUARES) if isinstance(found, list) else BOTH
+    ),
     wrong={
         "The spread between the micro-batches' means is lost: they differ, too.": [
             "squares / (total - 1) => sum(variances) / len(variances)",
@@ -377,7 +382,7 @@ check_merged = Exercise(
         "Those are the last micro-batch's alone.": (
             "mean, squares / (total - 1) => means[-1], variances[-1]"
         ),
-        "Return both, the mean and the variance.": "return mean, => return mean;",
+        BOTH: "return mean, => return mean;",
         "Micro-batches of different sizes: each mean counts by its number of values.": [
             "return mean => return sum(means) / len(means)",
             "sum(n * m for n, m, _ in rows) / total => sum(means) / len(means)",
@@ -457,7 +462,8 @@ def dropped(attempt, seed, p):
     torch.manual_seed(seed + 2)  # another layer, elsewhere
     found = {"first": output, "second": second, "again": again(VALUES), "other": other(VALUES)}
     found |= {"cut": torch.cat([*map(cut, VALUES.split(18))]), "aside": aside(VALUES)}
-    found["float"] = attempt(seed, p)(VALUES.float())
+    found |= {"float": attempt(seed, p)(VALUES.float()), "all": attempt(seed, 1.0)(VALUES)}
+    found["gpu"] = works_on_a_gpu(attempt(seed, p), VALUES)
     return found | {"eval": late.eval()(VALUES), "late": late.train()(VALUES)}
 
 
@@ -482,10 +488,12 @@ def as_promised(found, seed, p):
         "With one seed, two layers differ: pass a generator of your own, seeded.": "again" in alike,
         "Layers with different seeds drop the same places: use `seed`.": "other" not in alike,
         "Layers share a generator, and race for it: make one in __init__.": "aside" in alike,
-        "In micro-batches other places are dropped: one number a value.": "cut" in alike,
+        "In micro-batches other places drop: draw row by row, for each value.": "cut" in alike,
         "torch.float32 in, another type out: keep the type.": found["float"].dtype == torch.float,
         "In evaluation nothing changes: ask self.training.": same(found["eval"], VALUES),
         "An evaluation has drawn numbers: draw in training mode only.": "late" in alike,
+        "With p = 1 (tried, too) all drop: no division then.": same(found["all"], 0 * VALUES),
+        "A GPU's values need the mask there: move it to values.device.": found["gpu"],
     }.items():
         if not right:
             raise NotYet(words)
@@ -513,10 +521,10 @@ check_dropout = Exercise(
             "torch.Generator().manual_seed => one.manual_seed",
         ),
         "so that the mean stays": [" / (1 - self.p or 1) => ", "(1 - self.p or 1) => self.p"],
-        "An evaluation has drawn numbers": (
-            "if not self.training: => if False:",
-            "return values * => return values if not self.training else values *",
-        ),
+        "all drop: no division": "self.p or 1) => self.p)",
+        "super().__init__()": "        super().__init__()\n => ",
+        "need the mask there": "kept.to(values.device) => kept",
+        "evaluation has drawn": "ing: => ing and torch.rand(1, generator=self.generator) < 2:",
         "is the share that is dropped": ">= self.p => < self.p",
         "a layer is an nn.Module": ["(nn.Module) => ", lambda seed, p: nn.functional.dropout],
         "torch.float32 in, another type out": "kept.to(values.device) => kept.double()",
@@ -524,6 +532,10 @@ check_dropout = Exercise(
         "All negative values are dropped": "return values * => return values.relu() *",
         "Whole rows or columns": "torch.rand(values.shape => torch.rand((len(values), 1)",
     },
-    errors={"in-place operation": "The layer changes its input: make a new tensor."},
+    errors={
+        "in-place operation": "The layer changes its input: make a new tensor.",
+        "ZeroDivision": "With p = 1 (tried, too) all drop: no division then.",
+        r"_init__\(|_modules": "Begin __init__(self, seed, p=0.5) with super().__init__().",
+    },
     also_right=["self.generator) >= => self.generator).double() >"],
 )

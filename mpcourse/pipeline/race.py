@@ -16,7 +16,6 @@ from mpcourse.devices.timing import (
     Timing,
     clock_for,
     limited,
-    measure_overlap,
     median_interval,
 )
 from mpcourse.pipeline.prediction import Line, SplitWork, StageLines, split_work
@@ -107,21 +106,6 @@ def lines_table(lines: StageLines) -> str:
         for kind in ("forward", "backward")
         for stage, line in enumerate(getattr(lines, kind))
     )
-
-
-def at_once(
-    nets: Sequence[nn.Module],
-    devices: Sequence[Device],
-    batch: tuple[Tensor, Tensor],
-    step: Callable[..., Any],
-    size: int,
-) -> float:
-    """How many times as long a piece takes while the other device works on one, too."""
-    jobs = []
-    for net, device in zip(nets, devices, strict=True):
-        piece = (each[:size].to(device.device) for each in batch)
-        jobs.append(functools.partial(step, net, *piece, size))
-    return max(1.0, measure_overlap(jobs, devices))
 
 
 class Verdict(NamedTuple):

@@ -5,7 +5,14 @@ import torch
 
 from mpcourse.capstone import copies
 from mpcourse.capstone.copies import count_copies
-from mpcourse.capstone.plans import BLOCK_PRICE, block_work, fresh_bytes, pruned, saved_bytes
+from mpcourse.capstone.plans import (
+    BLOCK_PRICE,
+    block_work,
+    fresh_bytes,
+    gradient_bytes,
+    pruned,
+    saved_bytes,
+)
 from mpcourse.training.nets import deep_conv_net
 
 IMAGE = torch.zeros(1, 1, 28, 28)
@@ -19,23 +26,25 @@ def net():
 
 
 def test_a_copy_is_counted_as_by_hand(net):
-    [plain] = [c for c in count_copies(net, IMAGE, 1.5 * MIB) if (c.cuts, c.zero) == ((), 3)]
+    [plain] = [c for c in count_copies(net, IMAGE, 1.7 * MIB) if (c.cuts, c.zero) == ((), 3)]
     numbers = sum(each.numel() for each in net.parameters())
     assert plain.size == 1  # 64 pieces
-    assert plain.held_bytes == 8 * numbers + 2 * fresh_bytes(net) + saved_bytes(net, IMAGE)
+    one = saved_bytes(net, IMAGE) + gradient_bytes(net, IMAGE)
+    assert plain.held_bytes == 8 * numbers + 3 * fresh_bytes(net) + one
     work = block_work(net, IMAGE)
     assert plain.step == pytest.approx(64 * (3 * sum(work) - work[0] + 18 * BLOCK_PRICE))
     assert plain.messages == 64 * 27
 
 
 def test_segments_keep_inputs_and_do_forwards_twice(net):
-    [again] = [c for c in count_copies(net, IMAGE, 1.5 * MIB) if (c.cuts, c.zero) == ((4, 6), 3)]
+    [again] = [c for c in count_copies(net, IMAGE, 1.75 * MIB) if (c.cuts, c.zero) == ((4, 6), 3)]
     with torch.no_grad():
         inputs = [IMAGE, net[:4](IMAGE), net[:6](IMAGE)]
     kept = inputs[0].nbytes + inputs[1].nbytes + saved_bytes(net[6:], inputs[2])
+    kept += gradient_bytes(net[6:], inputs[2])
     numbers = sum(each.numel() for each in net.parameters())
     assert again.size == 4
-    assert again.held_bytes == 8 * numbers + 2 * fresh_bytes(net) + 4 * kept
+    assert again.held_bytes == 8 * numbers + 3 * fresh_bytes(net) + 4 * kept
     work = block_work(net, IMAGE)
     twice = 64 * sum(work[:6]) + 16 * 6 * BLOCK_PRICE
     once = 64 * (3 * sum(work) - work[0]) + 16 * 18 * BLOCK_PRICE
@@ -54,8 +63,9 @@ def test_what_does_not_fit_is_not_there(net, zero):
 
 
 def test_a_single_micro_batch_makes_no_gradient_beside_a_whole_one(net):
-    numbers, kept = sum(each.numel() for each in net.parameters()), saved_bytes(net, IMAGE)
-    for zero, bytes_each, whole in ((1, 12, 0), (2, 10, 1), (3, 8, 2)):
+    numbers = sum(each.numel() for each in net.parameters())
+    kept = saved_bytes(net, IMAGE) + gradient_bytes(net, IMAGE)
+    for zero, bytes_each, whole in ((1, 12, 1), (2, 10, 2), (3, 8, 3)):
         need = bytes_each * numbers + 64 * kept + whole * fresh_bytes(net)
         for room, size in ((need, 64), (need - 1, 32)):
             found = count_copies(net, IMAGE, room)
@@ -71,7 +81,7 @@ def test_a_price_is_paid_by_every_block_of_every_piece(net):
         assert priced.step - free.step == pytest.approx(5.0 * ways * -(-64 // priced.size))
 
 
-@pytest.mark.parametrize("mib", [1.4, 1.5, 1.6, 1.8, 2.2])
+@pytest.mark.parametrize("mib", [1.65, 1.7, 1.75, 1.9, 2.4])
 def test_more_segments_are_not_faster_in_the_rooms_of_the_page(net, mib, monkeypatch):
     def fastest():
         found = count_copies(net, IMAGE, mib * MIB)

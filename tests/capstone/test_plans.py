@@ -1,5 +1,6 @@
 """Plans are refused before they run, counted exactly, and simulated from what is counted."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from mpcourse.capstone.plans import (
     bytes_per_sample,
     forecast,
     fresh_bytes,
+    gradient_bytes,
     prunable_blocks,
     pruned,
     saved_bytes,
@@ -18,6 +20,7 @@ from mpcourse.capstone.plans import (
     state_bytes,
     validate_plan,
 )
+from mpcourse.memory import ByteCounter
 from mpcourse.training.nets import deep_conv_net
 
 IMAGE = torch.zeros(1, 1, 28, 28)
@@ -56,6 +59,10 @@ def test_a_plan_that_cannot_run_is_refused_with_the_allowed_range(net, plan, err
     with pytest.raises(error, match=words):
         forecast(plan, net, IMAGE, 32)
     validate_plan(Plan(8, "naive", 32, {"block8": 1, "block1": 0.01}), net, 32)
+
+
+def test_a_plan_takes_whole_numbers_of_numpy():
+    assert Plan(np.int64(6), num_microbatches=np.int64(13)) == Plan(6, num_microbatches=13)
 
 
 def test_pruning_removes_the_channels_with_the_smallest_norms_and_leaves_the_net_alone(net):
@@ -147,12 +154,28 @@ def test_a_device_that_recomputes_holds_inputs_and_works_longer(net):
 
 
 def activations(plan, net):
-    """What a plan for 64 samples holds beside the state and a fresh gradient, per device."""
+    """What a plan for 64 samples holds beside the state and what a backward works with."""
     found = forecast(plan, net, IMAGE, 64)
     assert found.state_bytes == state_bytes(net, plan.cut)
-    fresh = map(fresh_bytes, (net[: plan.cut], net[plan.cut :]))
-    rest = zip(found.held_bytes, found.state_bytes, fresh, strict=True)
-    return [held - state - block for held, state, block in rest]
+    largest = -(-64 // plan.num_microbatches)
+    with torch.no_grad():
+        stages = (net[: plan.cut], IMAGE), (net[plan.cut :], net[: plan.cut](IMAGE))
+    works = [2 * fresh_bytes(part) + largest * gradient_bytes(part, x) for part, x in stages]
+    rest = zip(found.held_bytes, found.state_bytes, works, strict=True)
+    return [held - state - work for held, state, work in rest]
+
+
+def test_a_real_backward_holds_what_is_counted():
+    """All but the library's copy, which `ByteCounter` cannot see."""
+    half = {name: 0.5 for name in BLOCKS[:4]}
+    stage, images = pruned(deep_conv_net(), half)[:6], torch.zeros(4, 1, 28, 28)
+    stage(images).sum().backward()
+    with ByteCounter([(each, each.grad) for each in stage.parameters()], images) as counter:
+        before = counter.live
+        for output in [stage(images) for _ in range(2)]:
+            output.sum().backward()
+    kept = 2 * saved_bytes(stage, IMAGE) - 2 * IMAGE.nbytes + gradient_bytes(stage, IMAGE)
+    assert counter.peak - before == pytest.approx(4 * kept + fresh_bytes(stage), rel=0.01)
 
 
 def test_from_the_second_micro_batch_on_a_fresh_gradient_stands_beside_the_kept_one(net):

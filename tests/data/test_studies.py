@@ -19,7 +19,7 @@ DRY_RUNS = [
         dict.fromkeys(("compare_far", "compare_regrown"), lambda *_: [{"seed": 0}]),
         6,
     ),
-    ("transformer", {}, 9),
+    ("transformer", {}, 3),
 ]
 ASKED = {"command": "python -m some.study", "about": "Some study."}
 

@@ -8,7 +8,6 @@ from mpcourse.devices.devices import as_devices, get_devices
 from mpcourse.devices.timing import LIMIT, Timing
 from mpcourse.pipeline.prediction import Line, StageLines, predict_step
 from mpcourse.pipeline.race import (
-    at_once,
     both_at_work,
     lines_table,
     noted_step,
@@ -86,17 +85,6 @@ def test_lines_in_words_and_without_their_fixed_times():
     assert free.fixed_s == 0
     assert free.forward[0].per_sample_s == 2e-3
     assert predict_step(without_fixed(StageLines(*[(Line(1.0, 0.0),) * 2] * 2)), 8, 4).makespan > 0
-
-
-def test_working_at_once_is_never_said_to_be_faster():
-    nets = [nn.Identity(), nn.Identity()]
-    batch = torch.ones(4, 2), torch.ones(4)
-    sizes = []
-    found = at_once(
-        nets, get_devices(2), batch, lambda net, x, y, size: sizes.append((len(x), len(y), size)), 3
-    )
-    assert found >= 1
-    assert set(sizes) == {(3, 3, 3)}
 
 
 @pytest.mark.parametrize(
