@@ -693,7 +693,7 @@ check_tied = Exercise(
             "first.grad + last.grad.to(first.device) => first.grad.clone()",
             "first.grad + last.grad.to(first.device) => last.grad.to(first.device).clone()",
         ],
-        "The larger number of both was taken: both copies need the sum.": (
+        "The larger of the two numbers was taken: both copies need the sum.": (
             "first.grad + last.grad.to(first.device) => torch.maximum(first.grad, last.grad)"
         ),
         "The gradients changed places: both copies need the sum.": (

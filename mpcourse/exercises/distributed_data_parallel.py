@@ -266,7 +266,10 @@ EMPTIED = "clear() has emptied the list that is kept with the message: keep a co
 PIECES = "A piece has numel() numbers of its parameter, in the bucket's order; view_as shapes it."
 ASKS = "Nothing here has to ask whether a message is over: `message.wait()` returns when it is."
 FLAT = "Gradients differ in shape: flatten each before torch.cat."
-LEFT_FULL = "A parameter enters the bucket in its own hook, in each step; finish empties the rest."
+LEFT_FULL = (
+    "A parameter enters the bucket in its own hook, in each step; finish sends the rest and "
+    "empties the bucket."
+)
 LOCAL = "An assignment in a function makes a new local name: use clear() for a list, or nonlocal."
 NO_HOOKS = "No parameter keeps a post-accumulate-grad hook: register one on each, and let it stay."
 IDLE = "Hooks ran, and nothing was sent: each adds its parameter, and sends a full bucket."
@@ -377,7 +380,8 @@ check_buckets = Exercise(
         "require.*while": FROZEN,
         "process group": OF_ARGUMENT,
         r"my_buckets\(\) .*positional": "Keep the arguments: module, all_reduce, count, size.",
-        "positional argument.*, in finish": "The training loop calls finish(), with no argument.",
+        r"finish\(\) .*positional": "The training loop calls finish(), with no argument.",
+        "positional.*, in finish": "A function called in finish has too many or too few arguments.",
         "positional argument": ARGUMENT,
         "NoneType.* no attribute.*, in the backward of step 1": LEFT_FULL,
         "NoneType.* no attribute.*, in the backward": TOO_EARLY,

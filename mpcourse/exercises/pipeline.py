@@ -641,8 +641,8 @@ check_step_time = Exercise(
             (" / 2 => ", " + 1) => )"),
             lambda rows, size, fixed, per_sample: fixed + per_sample * rows,
         ],
-        "That pays the fixed time once, and waits in no slot: each piece pays it, and one slot is "
-        "waited in.": lambda rows, size, fixed, per_sample: (fixed + per_sample * rows) / 2,
+        "That pays the fixed time once, and waits in no slot: each piece pays it, and a device "
+        "waits in one slot.": lambda rows, size, fixed, per_sample: (fixed + per_sample * rows) / 2,
         "Filling and draining make one slot of waiting together.": "+ 1 => + 2",
         "The slot of waiting comes on top of the work: one slot more, not one less.": "+ 1 => - 1",
         "Each piece pays the fixed time again, and so does the slot of waiting.": [

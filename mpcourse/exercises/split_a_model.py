@@ -97,8 +97,8 @@ check_training_step = Exercise(
             "(first) => (second)",
         ],
         "The back belongs on {1}.": "(second) => (first)",
-        "The hidden rows go straight to {1}, not by the host.": "hidden.to => hidden.cpu().to",
-        "The labels go straight to {1}, not by {0}.": "labels.to => labels.to(first).to",
+        "The hidden rows go straight to {1}, without the host.": "hidden.to => hidden.cpu().to",
+        "The labels go straight to {1}, without {0}.": "labels.to => labels.to(first).to",
         "Leave the loss where it is: a move is a copy.": [
             "return loss => return loss.cpu()",
             "return loss => return loss.to(first)",
@@ -286,7 +286,7 @@ check_split = Exercise(
         "{1} stages are asked for": [lambda m, n: my_split(m, n + 1), lambda m, n: my_split(m, 2)],
         "keep each layer once, and their order": lambda m, n: my_split(m, n)[::-1],
         "Cut the model's own layers, not copies.": lambda m, n: my_split(copy.deepcopy(m), n),
-        "Not alike, nor near the average: asked is that the largest stage be small.": (
+        "Stages need not be alike, nor near the average: the largest has to be small.": (
             "way: max( => way: -min(sum(sizes[a:b]) for a, b in pairwise(way)) + max("
         ),
         "The last layer, too, may be a stage of its own.": "len(sizes)), => len(sizes) - 1),",

@@ -131,7 +131,7 @@ check_train = Exercise(
             "optimizer.zero_grad() => ",
             "optimizer.zero_grad() => isinstance(model, Pipeline) or optimizer.zero_grad()",
         ],
-        "A backward adds to the last one's gradients: zero_grad() belongs into the loop.": (
+        "A backward adds to the last one's gradients: zero_grad() belongs in the loop.": (
             "optimizer.zero_grad() => ",
             "model.train() => model.train(); optimizer.zero_grad()",
         ),
