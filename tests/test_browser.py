@@ -124,7 +124,8 @@ KEYS = {
 def leave_what_widgets_need(path: Path) -> None:
     """Turn the other cells into comments: that they run has been seen without a browser.
 
-    What a cell with a widget names is set in cells above it, and so on; the first finds the course.
+    What a cell with a widget names or imports is set or written in cells above it, and so on; the
+    first finds the course.
     """
     notebook = read(path)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -134,13 +135,19 @@ def leave_what_widgets_need(path: Path) -> None:
     while todo:
         at = todo.pop()
         needed.add(at)
-        tree = ast.walk(ast.parse(plain_python(cells[at].source)))
+        tree = [*ast.walk(ast.parse(plain_python(cells[at].source)))]
         names = {node.id for node in tree if isinstance(node, ast.Name)}
+        names |= {node.module for node in tree if isinstance(node, ast.ImportFrom)}
         above = set(range(at)) - needed
-        todo += [other for other in above if names & bound_names(cells[other].source)]
+        todo += [other for other in above if names & given(cells[other].source)]
     for at in set(range(len(cells))) - needed:
         cells[at].source = textwrap.indent(cells[at].source, "# ")
     path.write_text(to_text(notebook), encoding="utf-8")
+
+
+def given(cell: str) -> set[str]:
+    """The names that a cell binds, and the module that it writes by `%%program`."""
+    return bound_names(cell) | {*re.findall(r"^%%program (\w+)\.py", cell)}
 
 
 def check_page(page: OpenPage) -> None:
