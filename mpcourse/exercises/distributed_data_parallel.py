@@ -214,7 +214,10 @@ check_hooks = Exercise(
         TOO_EARLY: "_post_accumulate_grad => ",
         ARGUMENT: "average(parameter): => average(module, parameter):",
         OF_ARGUMENT: "all_reduce(parameter => torch.distributed.all_reduce(parameter",
-        FROZEN: "parameter.requires_grad: => True:",
+        FROZEN: [
+            "parameter.requires_grad: => True:",
+            "if parameter.requires_grad: => for _ in [parameter.requires_grad_()]:",
+        ],
         LEFT_OVER: "hook(average) => hook(average)\n    return ...",
     },
     errors={
@@ -361,7 +364,10 @@ check_buckets = Exercise(
         UNWAITED: "message.wait() => ",
         ASKS: "message.wait() => while not message.is_completed(): pass",
         TWICE: ["sent.clear() => ", "message.wait() => sent[-1][2].wait()"],
-        FROZEN: "parameter.requires_grad: => True:",
+        FROZEN: [
+            "parameter.requires_grad: => True:",
+            "if parameter.requires_grad: => for _ in [parameter.requires_grad_()]:",
+        ],
         UNDER_WAY: ("bucket.clear() => bucket.clear(), flat.div_(count)", ") / count => )"),
         "That is the sum over the ranks: divide by count.": ") / count => )",
         FEWER_RANKS: [
@@ -380,7 +386,7 @@ check_buckets = Exercise(
         "require.*while": FROZEN,
         "process group": OF_ARGUMENT,
         r"my_buckets\(\) .*positional": "Keep the arguments: module, all_reduce, count, size.",
-        r"finish\(\) .*positional": "The training loop calls finish(), with no argument.",
+        r"finish\(\) .*positional.*, in finish": "The loop calls finish(), with no argument.",
         "positional.*, in finish": "A function called in finish has too many or too few arguments.",
         "positional argument": ARGUMENT,
         "NoneType.* no attribute.*, in the backward of step 1": LEFT_FULL,

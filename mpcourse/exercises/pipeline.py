@@ -428,7 +428,7 @@ class NotingStage:
         if self.is_first and number and "B0" not in self.noted:
             raise NotYet(f"B{number} runs before B0.", OLDEST)
         self.noted.append(f"B{number}")
-        del self.kept[number]
+        self.kept.pop(number, None)
         sent = self.pieces[number] * 3
         if self.is_first:
             self._refuse_other(f"B{number} of device A", gradient, sent)

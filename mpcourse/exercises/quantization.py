@@ -638,7 +638,7 @@ SHIFTED_IN_PLACE = (
     "That changes a tensor that was handed in: for new ones, write bias + ..., inputs - ..., no +=."
 )
 KEPT = "keepdim makes medians of the shape (1, units): leave it out, for (units,)."
-PAIR_OF_MEDIANS = "median(0) gives values and places: take median(0).values."
+PAIR_OF_MEDIANS = "Places are no medians: take median(0).values."
 
 check_shift = Exercise(
     my_shift,

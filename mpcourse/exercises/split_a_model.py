@@ -141,7 +141,9 @@ check_training_step = Exercise(
         "for 'Long'": "The order is cross_entropy(outputs, labels).",
         "does not require grad": "The loss needs its graph: no no_grad() here, no detach().",
         r"linear\(\): argument 'input'": "Call a part with rows: front(inputs), back(hidden).",
-        "positional argument": "Six arguments come in, from front to second; a part takes one.",
+        r"positional argument(?!.*'target')": (
+            "Six arguments come in, from front to second; a part takes one."
+        ),
         "(?i)with cuda|nvidia|cuda error|no cuda": "Use the places that come in, first and second.",
     },
     also_right=[
