@@ -286,6 +286,7 @@ MOST_TIMES = 10  # as fast, or as slow: what is predicted beyond it is meant in 
 ROUNDS = 25  # in which the start and a plan take turns on the clock
 NO_FUNCTION = "This check takes a Plan, not a function."
 THREE = "Call check_plan(my_plan, task, my_prediction), in this order."
+MADE_UP = f"This was judged on a small task with made-up digits. {THREE}"
 RULE = "must stay whole: that is a rule of this task."
 CANNOT_RUN = "The plan cannot run:"
 OTHER_TASK = (
@@ -480,7 +481,7 @@ class PlanExercise(Exercise):
     """
 
     def taken(self, attempt):
-        """Plan, task and prediction; of one that runs elsewhere nothing yet."""
+        """Plan, task if there is one, prediction; of one that runs elsewhere nothing yet."""
         if isinstance(attempt[0], Elsewhere):
             return super().taken(attempt)
         if attempt[0] is ...:
@@ -490,12 +491,14 @@ class PlanExercise(Exercise):
         unpredicted = len(attempt) == 1 or isinstance(attempt[-1], Task)
         if unpredicted or (len(attempt) > 2 and not isinstance(attempt[1], Task)):
             raise NotYet(THREE)
-        return attempt if len(attempt) > 2 else (attempt[0], small_task(), *attempt[1:])
+        return attempt
 
     def _judge(self, attempt):
         if isinstance(attempt, Elsewhere):
             plan, prediction = attempt.outcome_of(0)
             attempt = plan, attempt.given("task"), prediction
+        if len(attempt) == 2:
+            return f"{self.look(attempt[0], small_task(), attempt[1])}\n{MADE_UP}"
         return self.look(*attempt)
 
 

@@ -145,7 +145,11 @@ check_ring = Exercise(
         ],
         NUMBER_BY_NUMBER: "return tensor / count => return (tensor / count).mean()",
         "`//` drops what is left over: divide by `/`.": "tensor / count => tensor // count",
-        NOTHING_SENT: lambda tensor, *_: tensor,
+        NOTHING_SENT: [
+            lambda tensor, *_: tensor,
+            "chunks = => return tensor / 8**rank * sum(8**r for r in range(count)) / count\n"
+            "    chunks =",
+        ],
         OVERWRITTEN: ["add_ => copy_", f"{SECOND_ROUND} => range(1, count)"],
         "One round of {0} - 1 steps: a second hands the sums on.": f"{SECOND_ROUND} => ()",
         "Each chunk has one rank's numbers: add in place (`add_`, not `add`), and begin the second "

@@ -213,6 +213,7 @@ check_hooks = Exercise(
         RETURNED: "parameter.grad /= count => return parameter.grad / count",
         TOO_EARLY: "_post_accumulate_grad => ",
         ARGUMENT: "average(parameter): => average(module, parameter):",
+        "Keep the three arguments: module, all_reduce, count.": "reduce, count): => reduce):",
         OF_ARGUMENT: "all_reduce(parameter => torch.distributed.all_reduce(parameter",
         FROZEN: [
             "parameter.requires_grad: => True:",
@@ -355,6 +356,11 @@ check_buckets = Exercise(
         HOOK_RETURNS: "hook(on_gradient) => hook(lambda _: on_gradient)",
         CALLED_AT_ONCE: "hook(on_gradient) => hook(on_gradient(parameter))",
         ARGUMENT: "on_gradient(parameter): => on_gradient():",
+        "Keep the arguments: module, all_reduce, count, size.": "count, size): => count):",
+        "The loop calls finish(), with no argument.": "finish(): => finish(messages):",
+        "A function called in finish has too many or too few arguments.": (
+            "message.wait() => send(message)"
+        ),
         TOO_EARLY: "_post_accumulate_grad => ",
         OF_ARGUMENT: "all_reduce(flat => torch.distributed.all_reduce(flat",
         NOTHING_LEFT: [

@@ -50,7 +50,7 @@ def step_on(attempt, first, second):
     after = [*front.parameters(), *back.parameters()]
     gradients = [short(p.grad) if p.grad is None else p.grad for p in after]
     # beside 1: rows one by one are right, but rounded otherwise
-    near = [each if isinstance(each, str) else 1 + each.double() for each in gradients]
+    near = [each if isinstance(each, str) else 1 + each for each in gradients]
     found = {"loss": loss, "gradients": near, "weights as before": same(after, before)}
     found["bits"] = [str(parameter.dtype) for parameter in after]
     if not same(loss, right):
@@ -133,6 +133,9 @@ check_training_step = Exercise(
         "Doubled gradients: call backward once.": "loss.backward() => (2 * loss).backward()",
         "The order is cross_entropy": "outputs, labels.to(second) => labels.to(second), outputs",
         "The loss needs its graph": torch.no_grad()(my_training_step),
+        "cross_entropy takes both": "outputs, labels.to(second) => outputs",
+        "Call a part with rows": "(inputs.to(first)) => (front)",
+        "Six arguments come in": [lambda front, back: ..., "(hidden.to => (labels, hidden.to"],
     },
     errors={
         "Boolean value of Tensor": (
@@ -141,9 +144,8 @@ check_training_step = Exercise(
         "for 'Long'": "The order is cross_entropy(outputs, labels).",
         "does not require grad": "The loss needs its graph: no no_grad() here, no detach().",
         r"linear\(\): argument 'input'": "Call a part with rows: front(inputs), back(hidden).",
-        r"positional argument(?!.*'target')": (
-            "Six arguments come in, from front to second; a part takes one."
-        ),
+        "'target'": "cross_entropy takes both, outputs and labels.",
+        "positional argument": "Six arguments come in, from front to second; a part takes one.",
         "(?i)with cuda|nvidia|cuda error|no cuda": "Use the places that come in, first and second.",
     },
     also_right=[
@@ -407,6 +409,7 @@ check_parts = Exercise(
         "the parts give two answers": "model.fc1, nn.ReLU() => model.fc1, nn.ReLU(), nn.Dropout()",
         "Freeze nothing": ", model.fc1, => , model.fc1.requires_grad_(False),",
         "keeps the rows": "Flatten() => Flatten(0)",
+        "Leave model and images in their 64 bits": "model.fc1, => model.float().fc1,",
         "The order is fc2, ReLU, fc3.": "fc2, nn.ReLU(), model.fc3 => fc3, nn.ReLU(), model.fc2",
         "The first ReLU follows fc1; none comes before it.": [
             "model.fc1, nn.ReLU() => nn.ReLU(), model.fc1",

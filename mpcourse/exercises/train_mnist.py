@@ -521,9 +521,21 @@ check_dropout = Exercise(
             "torch.Generator().manual_seed => one.manual_seed",
         ),
         "so that the mean stays": [" / (1 - self.p or 1) => ", "(1 - self.p or 1) => self.p"],
-        "all drop: no division": "self.p or 1) => self.p)",
-        "super().__init__()": "        super().__init__()\n => ",
-        "need the mask there": "kept.to(values.device) => kept",
+        "all drop: no division": [
+            "self.p or 1) => self.p)",
+            "/ (1 - self.p or 1) => * (1 / (1 - self.p))",
+        ],
+        "super().__init__()": [
+            "        super().__init__()\n => ",
+            "super().__init__() => self.inner = nn.Identity()",
+        ],
+        "need the mask there": [
+            "kept.to(values.device) => kept",
+            "generator=self.generator => generator=self.generator, device=values.device",
+            "torch.rand(values.shape => torch.rand_like(values",
+        ],
+        "draw row by row": "torch.rand(values.shape, generator=self.generator) => "
+        "torch.rand(values.T.shape, generator=self.generator).T",
         "evaluation has drawn": "ing: => ing and torch.rand(1, generator=self.generator) < 2:",
         "is the share that is dropped": ">= self.p => < self.p",
         "a layer is an nn.Module": ["(nn.Module) => ", lambda seed, p: nn.functional.dropout],

@@ -136,6 +136,9 @@ class _Recorder(TorchDispatchMode):
         elif func is COPY_INTO:
             self._note(args[1], args[0])
         else:
+            generator = (kwargs or {}).get("generator")
+            if generator is not None and generator.device != result.device:
+                raise RuntimeError(f"found two devices, {generator.device} and {result.device}")
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
             gpus = {tensor.device for tensor in tensors} - {torch.device("cpu")}
             if len(gpus) > 1:  # torch lets tensors of 0 dimensions pass here, as if on the host

@@ -38,6 +38,7 @@ def net():
     [
         (Plan(0), ValueError, "cut is a whole number from 1 to 8 .*; got 0"),
         (Plan(True), ValueError, "cut is a whole number"),
+        (Plan(5.0), ValueError, "cut is a whole number"),
         (Plan(4, "zb-h1"), ValueError, "schedule is one of naive, gpipe, 1f1b; got 'zb-h1'"),
         (
             Plan(4, num_microbatches=33),
@@ -62,7 +63,7 @@ def test_a_plan_that_cannot_run_is_refused_with_the_allowed_range(net, plan, err
 
 
 def test_a_plan_takes_whole_numbers_of_numpy():
-    assert Plan(np.int64(6), num_microbatches=np.int64(13)) == Plan(6, num_microbatches=13)
+    validate_plan(Plan(np.int64(6), num_microbatches=np.int64(13)), deep_conv_net(), 64)
 
 
 def test_pruning_removes_the_channels_with_the_smallest_norms_and_leaves_the_net_alone(net):

@@ -53,6 +53,8 @@ def test_a_plan_that_keeps_all_limits_is_scored(task):
     assert "Score of the prediction 100 of 100" in verdict.lines[1]
     assert "you said 2.00 times as fast as the start, measured here 2.00" in verdict.lines[1]
     assert "Test digits: 94.0% right. That is your result" in verdict.lines[3]
+    assert verdict.lines[-1] != capstone.MADE_UP == check_plan(PLAN, 2.0).lines[-1]
+    assert check_plan(PLAN).lines[0] == capstone.THREE
     narrower = check_plan(Plan(6, "1f1b", 12, dict.fromkeys(NARROW, 0.25)), task, 2.0)
     assert int(narrower.lines[0].split()[4].rstrip(",")) > 100
     task.data.shown = 2
@@ -109,6 +111,10 @@ def test_the_target_that_the_page_prints_is_the_one_that_decides(task, monkeypat
     image = torch.zeros(1, 1, 28, 28)
     copies = count_copies(pruned(task.net, our_plan.keep), image, task.most_bytes)
     assert pytest.approx(min(each.step for each in copies), rel=1e-9) == capstone.OUR_COPIES
+    for price in (0.0, 3.0, 9.0, 64.0):
+        fastest = min(each.step + price * each.messages for each in copies)
+        rivals = (step + price * messages for step, messages in capstone.OUR_RIVALS)
+        assert min(rivals) == pytest.approx(fastest, rel=1e-9)
     plan = replace(PLAN, num_microbatches=14)
     monkeypatch.setattr(capstone, "SLACK", 1.1)
     longest = plan_target()[1]
@@ -134,6 +140,7 @@ def test_the_board_stars_the_plans_that_the_check_takes(task):
 def test_where_fewer_micro_batches_fit_and_are_enough_it_is_said(task, count):
     verdict = check_plan(replace(PLAN, num_microbatches=count), task, 1.5)
     assert capstone.FEWER in verdict.lines, verdict
+    assert "The open task" in verdict.lines[-1]
 
 
 @pytest.mark.parametrize(
@@ -143,6 +150,7 @@ def test_what_breaks_a_limit_or_has_no_prediction_is_not_run(task, monkeypatch, 
     monkeypatch.setattr(capstone, "run_plan", None)
     verdict = check_plan(answer or PLAN, task, 1.5 if answer else ...)
     assert verdict.state == "not yet"
+    assert ("What does a device hold?" in verdict.lines[-1]) is (answer is not None)
 
 
 @pytest.mark.parametrize("other", [{"most_bytes": 2**24}, {"fixed": ()}])
