@@ -139,10 +139,10 @@ class Told(nn.Module):
         return self.down(self.gelu(self.up(x) + self.bias(self.tokens)))
 
 
-def build(net: Net, vocabulary: int, seed: int, width: int = WIDTH) -> Decoder:
-    """A decoder of one block, and the net in it; page `experts` also times wider ones."""
+def build(net: Net, vocabulary: int, seed: int) -> Decoder:
+    """A decoder of one block, and the net in it."""
     torch.manual_seed(seed)
-    model = Decoder(vocabulary, width, heads=4, layers=1, context=CONTEXT)
+    model = Decoder(vocabulary, WIDTH, heads=4, layers=1, context=CONTEXT)
     if net.experts > 1:
         model = with_experts(model, net.hidden, net.experts, capacity=net.capacity)
         for block in model.blocks:

@@ -123,6 +123,9 @@ check_layer_sums = Exercise(
             SPEED + f'(layout.speed("tensor", cluster) / {unit})' for unit in ("8", "1e9")
         ],
         "These are milliseconds: return seconds.": lambda *given: 1e3 * my_layer_sums(*given),
+        "Do not round the seconds.": [
+            lambda *given, n=n: round(my_layer_sums(*given), n) for n in (0, 3)
+        ],
         "16 tensor ranks leave the host: ask `layout.speed`.": SPEED + "cluster.inside",
         "These ranks stand in one host: ask `layout.speed`.": SPEED + "cluster.between",
         "Three do not divide a host of eight, so some group spans two hosts: ask `layout.speed`.": (
@@ -194,6 +197,7 @@ check_held = Exercise(
             ADAM + "d",
             WEIGHTS + "d",
             (WEIGHTS + "d", ADAM + "d"),
+            lambda *given: my_held(*given) / given[2].data,
         ],
         "sharded=1 shares Adam's numbers over the data ranks, and nothing else.": [
             "layout.sharded else => layout.sharded == 3 else",
@@ -206,7 +210,7 @@ check_held = Exercise(
             WEIGHTS + "(2 * d / (1 + d) if layout.sharded == 3 else 1)",
             "layout.sharded else => layout.sharded == 1 else",
         ],
-        "Nobody shares the states here, but for sharded=1 and 3.": (WEIGHTS + "1", ADAM + "1"),
+        "sharded=1 shares Adam's numbers, sharded=3 all states.": (WEIGHTS + "1", ADAM + "1"),
         "`parts` are of one rank: tensor ranks and stages have been divided by.": [
             "weights + adam => (weights + adam) / layout.tensor / p",
             "weights + adam => (weights + adam) / p",
@@ -232,6 +236,7 @@ check_held = Exercise(
             FLYING + "batch // d",
             (FLYING + "batch // d", "last = => last = batch // d *"),
             "min(p => max(p",
+            "min(p => min(2 * p",
         ],
         "There are fewer micro-batches than stages: not more than m are in flight.": FLYING + "p",
         "Micro-batches of one data rank: the batch is shared out first.": [
@@ -285,7 +290,7 @@ check_held = Exercise(
             lambda *given: my_held(*given) / (given[2].data if given[2].sharded == 3 else 1),
             'first = => parts["inputs"] /= d if layout.sharded == 3 else 1; first =',
         ],
-        "That is the last stage alone: in other cases the first one is fuller.": (
+        "That is the last stage alone: the first, with its inputs in flight, may be fuller.": (
             "max(first, last) => last"
         ),
         "That is the first stage alone: in the last one the loss may hold more.": [
@@ -351,6 +356,7 @@ check_factor = Exercise(
             (RATIOS + "abs(took - rest - factor * sums)", LEAST + "sum(ratios)"),
             (RATIOS + "took - rest - factor * sums", LEAST + "abs(sum(ratios))"),
             (RATIOS + "took - rest - factor * sums", LEAST + "(max(ratios) - min(ratios))"),
+            (RATIOS + "(rest + factor * sums) / took", LEAST + "(max(ratios) - min(ratios))"),
             (RATIOS + "(took - rest - factor * sums) ** 2", LEAST + "sum(ratios)"),
         ],
         "The spread is the largest ratio over the smallest.": [
@@ -358,9 +364,10 @@ check_factor = Exercise(
             for some in (
                 "max(ratios)",
                 "min(ratios)",
+                "ratios[-1] / ratios[0]",
+                "ratios[0] / ratios[-1]",
                 "sum(ratios)",
                 "(max(ratios) - min(ratios))",
-                "(1 / min(ratios) - 1 / max(ratios))",
                 "max(ratios) / (sum(ratios) / len(ratios))",
                 "(max(ratios) - min(ratios)) / sorted(ratios)[len(ratios) // 2]",
                 "(max(ratios) - min(ratios)) / (sum(ratios) / len(ratios))",
@@ -368,11 +375,12 @@ check_factor = Exercise(
             )
         ],
         "The smallest spread is asked for, not the largest.": "min(range => max(range",
-        "The factor multiplies the layer sums, and nothing else.": [
+        "Try all factors: each multiplies the layer sums, and nothing else.": [
             "(rest + factor * sums) => (factor * rest + sums)",
             "(rest + factor * sums) => (factor * (rest + sums))",
             "factor * sums => sums / factor",
         ],
+        "Ratios are of measured to forecast time: `took` is missing.": "took / (rest => (rest",
         "`rest` is without the layer sums: add them `factor` times, not once more.": (
             "(rest + factor * sums) => (rest + sums + factor * sums)"
         ),
@@ -416,6 +424,7 @@ check_factor = Exercise(
         "A run is (rest, sums, took), in this order: the third is the measured time.": [
             "for rest, sums, took in runs => for took, rest, sums in runs",
             "for rest, sums, took in runs => for took, sums, rest in runs",
+            "for rest, sums, took in runs => for rest, took, sums in runs",
         ],
         "A whole factor is asked for.": "range(1, 16) => [n / 10 for n in range(10, 151)]",
     },
@@ -522,6 +531,7 @@ check_to_run = Exercise(
         ],
         "Bytes say what fits. They have no say in the order.": [
             IN_ORDER + "needed.get) if",
+            lambda told, needed, *more: my_to_run(needed, told, *more),
             IN_ORDER + "lambda it: (it != fitting[0], needed[it])) if",
         ],
         "Two layouts may take equal seconds: list both.": [

@@ -12,6 +12,7 @@ from mpcourse.exercises.exercise import (
     NotYet,
     call_for_numbers,
     expected_and_got,
+    leaving_alone,
     same,
     short,
 )
@@ -21,7 +22,7 @@ from mpcourse.transformer import Counted, copy_to_ranks
 from mpcourse.transformer.cut_tokens import _Trade
 
 SAME_MESSAGES = "Do all ranks send the same messages, in one order?"
-ONE_TENSOR = "Return one tensor."
+ONE_TENSOR = "Return one tensor, of the given dtype."
 
 # 1. Tokens for heads
 
@@ -35,7 +36,7 @@ CUT_AND_JOIN = (
 )
 OWN_TYPE = "The numbers have another dtype than `x`: send and return them in its own."
 BYTES = "The result is right, the bytes are not: send each number once, only to the rank it is for."
-CHANGED = "`x` itself was changed: leave it as it is."
+CHANGED = "A given tensor was changed in place: leave it as it is."
 NEVER_SENT = "Nobody sent these numbers: receive into the first argument, and wait for it."
 STACKED = "torch.stack(x.chunk(group.size(), cut)) => "
 VIEW = (
@@ -202,7 +203,7 @@ BOTH = "everywhere(key, group), everywhere(value, group) => "
 HOME = "Keys and values need their gradients, from all ranks: gather them by `everywhere`."
 NO_HOME = "Nothing brings gradients home: gather keys and values by `everywhere`."
 BOOLEAN = "torch refuses a mask of whole numbers: pass `seen` as it is, true or false."
-GRADIENTS = "The output is right, and not each gradient: each key and value needs its own."
+GRADIENTS = "The output is right, not each gradient: each query, key and value needs its own."
 sdpa = nn.functional.scaled_dot_product_attention
 attention = partial(sdpa, enable_gqa=True)
 everywhere = partial(copy_to_ranks, sequence=True)  # backward, gradients add up at home
@@ -237,8 +238,8 @@ def over_ranks(attempt, axes, order, causal):
         mine = [each[:, :, own].clone().requires_grad_() for each in whole]
         with Counted() as counted:
             output = attempt(*mine, [*places], (group, row) if row else group, causal)
-            if not isinstance(output, torch.Tensor):
-                raise NotYet(f"got {short(output)}", ONE_TENSOR)
+            if (kind := getattr(output, "dtype", output)) is not torch.float64:
+                raise NotYet(f"got {short(kind)}", ONE_TENSOR)
             if output.shape != mine[0].shape:
                 in_fewer_heads = output.shape[1] < mine[0].shape[1]
                 words = STAY if not row else BACK if in_fewer_heads else TRADED
@@ -256,21 +257,23 @@ def over_ranks(attempt, axes, order, causal):
 
 
 def first_other(outcome, expected):
-    wrong = [name for name, right in expected.items() if not same(outcome[name], right)]
-    return [f"wrong: {', '.join(wrong)}"]
+    pairs = {name: (outcome[name], right) for name, right in expected.items()}
+    far = [each for each, (a, b) in pairs.items() if not same(a, b) or (a - b).abs().max() > 1e-10]
+    return [f"wrong by more than 1e-10: {', '.join(far)}"] if far else []
 
 
 def right_but(words, else_words):
     """What to say if only the bytes are wrong, if gradients are, or the output."""
 
     def hint(found, right):
-        wrong = [name for name in right if not same(found[name], right[name])]
-        return else_words if "output" in wrong else words if wrong == ["bytes sent"] else GRADIENTS
+        wrong = first_other(found, right)[0].split(": ")[1]
+        return else_words if "output" in wrong else words if wrong == "bytes sent" else GRADIENTS
 
     return hint
 
 
-NO_LIST = "'list' and 'Tensor'|'Tensor' and 'list'|'list' object has no attribute '(un|arg|sort|to)"
+NO_LIST = "list' and 'T|r' and 'list|list indices|'list' object has no attribute '(un|arg|sort|to)"
+BY_NAME = {"compared": first_other, "same": lambda *both: not first_other(*both)}
 
 check_gathered_keys = Exercise(
     my_gather,
@@ -284,7 +287,7 @@ check_gathered_keys = Exercise(
     ],
     given="{} rank(s), tokens in {}, causal={}",
     play=over_ranks,
-    compared=first_other,
+    **BY_NAME,
     hint=right_but(ONCE, SEEN),
     wrong={
         "Where `causal` is true a token sees itself and those before it: that takes a mask.": (
@@ -382,7 +385,7 @@ check_gathered_keys = Exercise(
         "the size of tensor|expanded size|broadcast": A_ROW,
         "Default process group|'NoneType' object has no attribute 'size'": GROUP,
         "Explicit attn_mask": "Pass `seen` alone: torch takes a mask or `is_causal`, never both.",
-        NO_LIST: "`places` is a list, a tensor for each rank: `torch.cat` joins it.",
+        NO_LIST: "`places` is a list: own ones are at `group.rank()`, `torch.cat` joins it.",
         "gloo|had not returned": SAME_MESSAGES,
     },
     also_right=["mine.unsqueeze(1) => mine[:, None]"],
@@ -422,18 +425,19 @@ check_grid = Exercise(
     ],
     given="a grid of {} (rows, columns), tokens in {}, causal={}",
     play=over_ranks,
-    compared=first_other,
+    **BY_NAME,
     hint=right_but(FEWEST, IN_TURN),
     wrong={
         "Pass `causal` on.": [
             "column, causal) => column, False)",
             "column, causal) => column, True)",
         ],
-        "Neighbours in number form a row: its places are those of ranks i to i + row.size() - 1.": [
+        "A row is ranks i to i + row.size() - 1: list their places, for each row its own.": [
             "places[i : i + row.size()]) for i in range(0, len(places), row.size()) => "
             "places[i :: column.size()]) for i in range(column.size())",
             "places[i : i + row.size()]) for i in range(0, len(places), row.size()) => "
             "places[i :: row.size()]) for i in range(row.size())",
+            "rows, column => column.size() * [rows[column.rank()]], column",
         ],
         PAIR: "column, row = groups => row, column = groups",
         "Right while tokens lie in order: take what `places` says.": (
@@ -478,7 +482,7 @@ check_grid = Exercise(
     errors={
         "Expected size for": TRADED,
         "Default process group|'NoneType' object has no attribute 'size'": WITHIN,
-        "require grad": "`traded` has no gradient of its own: `Trade.apply` has.",
+        "require grad|Trade' object": "Call `Trade.apply`: it alone trades gradients, too.",
         "must match the size|the size of tensor|expanded size|broadcast|out of range": OF_ROWS,
         "dimension 1|must divide the number": TRADED,
         "tuple of Tensors|as element 0": "`gather` takes a list: for each row one `torch.cat`.",
@@ -567,6 +571,7 @@ check_sent = Exercise(
         ],
         "Trade: backward the gradients of all four tensors travel.": "trade = 2 * => trade = ",
         "Trade: the output is traded back, too.": "2 * rows * width => rows * width",
+        "Trade: queries and outputs travel, too.": "2 * rows * width + block => block",
         "Trade: keys and values, both.": "width + block => width + block / 2",
         "Gather: a rank has its own block: n - 1 travel each way.": "2 * others => 2 * ranks",
         "Gather: keys and values, and backward their gradients.": "2 * others => others",
@@ -576,18 +581,21 @@ check_sent = Exercise(
 
 # 5. Attention without a mask
 
-TWO = "Return two tensors: the output, and the log-sum of all keys that were met."
-LAST = "Own keys and values are the last ones, as many as queries: those from `first` on."
+TWO = "Return two tensors of the given dtype: the output, and the log-sum of all keys met."
+LAST = "Own keys are the last ones, as many as queries: from key.shape[2] - query.shape[2] on."
 NO_KEYS = "The first piece has no earlier keys: there one call is all."
 WEIGHTS = "A block's weight is exp(its own log-sum - the log-sum of both)."
 LARGE = "exp(a log-sum) is no number for large scores: first subtract the log-sum of both."
 HELD = "Scores or a mask of all keys were held: call `flash` for two blocks; it holds neither."
+ALONG = "Tokens lie along dimension 2: `key[:, :, first:]`, values alike; queries stay whole."
 BROAD = "A log-sum has no dimension for the c numbers of an output: `.unsqueeze(-1)` gives it one."
 
 
 def flash(query, key, value, causal):
     """(output, log_sum) of torch's kernel for CPUs."""
-    assert key.shape[2], "the kernel takes no empty block: it would end the process"
+    shapes = [tuple(x.shape) for x in (query, key, value)]
+    assert all(x.numel() for x in (query, key, value)), f"this would end the process: {shapes}"
+    assert key.shape == value.shape, f"keys and values differ in shape: {shapes}"
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     return kernel(query, key, value, 0.0, causal)
 
@@ -628,9 +636,10 @@ def of_the_last(attempt, queries, tokens, scale):
     shapes = [(2, 3, count, 4) for count in (queries, tokens, tokens)]
     given = [scale * each for each in drawn(tokens, *shapes)]
     with Seen() as seen:
-        found = attempt(*given)
-    if not isinstance(found, tuple | list) or len(found) != 2:
-        raise NotYet(f"got {short(found)}", TWO)
+        found = leaving_alone(CHANGED)(attempt, *given)
+    kinds = isinstance(found, tuple | list) and [getattr(x, "dtype", x) for x in found]
+    if kinds != 2 * [torch.float64]:
+        raise NotYet(f"got {short(kinds or found)}", TWO)
     if (queries, tokens) in seen.shapes:
         raise NotYet(HELD)
     if scale > 1 and any(isinstance(x, torch.Tensor) and not x.isfinite().all() for x in found):
@@ -665,8 +674,8 @@ check_no_mask = Exercise(
     cases=[(2, 5, 1), (3, 12, 1), (5, 5, 1), (3, 12, 40)],
     given="queries of the last {} of {} tokens, numbers drawn and multiplied by {}",
     play=of_the_last,
-    compared=first_other,
-    hint="Own keys with `causal`, earlier ones without; merge both by their log-sums.",
+    **BY_NAME,
+    hint="Own keys with `causal`, earlier ones without; merge by log-sums: weights of sum 1.",
     wrong={
         "A triangle from key 0 on fits the first piece alone: call the kernel for two blocks.": (
             ONCE_FOR_ALL
@@ -681,6 +690,7 @@ check_no_mask = Exercise(
             ", False) => , True)",
         ),
         "The keys before the piece are missing.": "if first: => if False:",
+        "Earlier keys end before place `first`: no key is met twice.": ":first] => : first + 1]",
         "A sum of two outputs is none: each needs its weight, exp(own log-sum - both's).": (
             UNWEIGHTED
         ),
@@ -693,14 +703,12 @@ check_no_mask = Exercise(
             "earlier * (log_earlier - => earlier * (log_sum -",
         ),
         WEIGHTS: [
+            "both).exp() => both)",
             (
                 "(log_sum - both).exp() => (log_sum / (log_sum + log_earlier))",
                 "(log_earlier - both).exp() => (log_earlier / (log_sum + log_earlier))",
             ),
-            (
-                "(log_sum - both).exp() => log_sum.exp()",
-                "(log_earlier - both).exp() => log_earlier.exp()",
-            ),
+            " - both).exp() => ).exp()",
             (
                 "(log_sum - both).exp() => (both - log_sum).exp()",
                 "(log_earlier - both).exp() => (both - log_earlier).exp()",
@@ -720,22 +728,25 @@ check_no_mask = Exercise(
             "        log_sum = both =>         log_sum = log_sum + log_earlier",
         ],
         "The output comes first, then the log-sum.": "output, log_sum\n => log_sum, output\n",
+        "Return the log-sum as (N, heads, queries).": "log_sum\n => log_sum.unsqueeze(-1)\n",
         TWO: "return output, log_sum => return output",
         "Return the logarithm of the sum, not the sum itself.": (
             "return output, log_sum => return output, log_sum.exp()"
         ),
-        LAST: "key[:, :, first:], value[:, :, first:] => "
-        "key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]",
+        LAST: ["first:] => : query.shape[2]]", "first:] => :]", "key.shape[2] - query => query"],
         "Values belong to their keys: cut both at the same place.": [
             "value[:, :, first:] => value[:, :, : query.shape[2]]",
             "key[:, :, first:] => key[:, :, : query.shape[2]]",
         ],
         NO_KEYS: "if first: => if True:",
+        ALONG: "[:, :, first => [:, first",
         BROAD: ".unsqueeze(-1) => ",
     },
     errors={
         "the size of tensor": BROAD,
-        "empty block": NO_KEYS,
+        r"\), \(2, 3, 0, 4\)": NO_KEYS,
+        "would end the process|same head size": ALONG,
+        "differ in shape": "A value belongs to its key: cut both alike.",
         "too many values|not enough values": "The kernel returns two: the output, and its log-sum.",
     },
     also_right=[by_softmax],

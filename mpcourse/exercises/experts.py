@@ -173,9 +173,9 @@ check_balance = Exercise(
             "return experts => return (chosen.max() + 1)"
         ),
         "A share is a fraction: `//` makes it 0.": "/ chosen.numel() => // chosen.numel()",
-        "Where are the choices? These are probabilities alone.": (
-            "share * => probabilities.mean(dim=0) *"
-        ),
+        "Where are the choices? These are probabilities alone.": [
+            f"share * => probabilities.mean(dim=0){cut} *" for cut in ("", ".detach()")
+        ],
         "A share is of all choices, so that shares sum to 1: with k choices a token there are "
         "N k.": ["chosen.numel() => len(chosen)", " / chosen.numel() => "],
         "All choices of a token count, not the first alone.": (
@@ -224,7 +224,12 @@ check_balance = Exercise(
         FLAT: "chosen.flatten() => chosen",
     },
     # the first case has 3 tokens, of 2 experts
-    errors={r"size of tensor.*\(3\)": OVER_TOKENS, "size of tensor": NOBODY, "1-d": FLAT},
+    errors={
+        r"size of tensor.*\(8\)": "Here are not 8 experts: see the shape of `probabilities`.",
+        r"size of tensor.*\(3\)": OVER_TOKENS,
+        "size of tensor": NOBODY,
+        "1-d": FLAT,
+    },
     also_right=[
         "chosen.flatten().bincount(minlength=experts) / chosen.numel() => "
         "torch.nn.functional.one_hot(chosen, experts).double().mean(dim=(0, 1))",
@@ -250,6 +255,8 @@ TAKE_PART = (
     "Do all ranks send the same messages, in one order? One without rows takes part too, also in "
     "the backward: what goes home has to be computed from what arrived."
 )
+NO_BACKWARD = "Use `exchange`: `all_to_all_single` has no backward, and needs the group."
+TWICE = "Two exchanges do: the rows go to their experts, and the results come home, once each."
 COME_HOME = (
     "One result for each of `rows`: undo `order`, then send them back to the ranks of their rows."
 )
@@ -280,6 +287,8 @@ def over_ranks(attempt, loads, learnt_before=True):
 
     learnt_before: Whether the rows need a gradient, for what has made them.
     """
+    if borrowed(attempt, {"all_to_all_single"}):
+        raise NotYet("all_to_all_single is called", NO_BACKWARD)
     loads = torch.tensor(loads)
     ranks, experts = loads.shape
 
@@ -305,6 +314,8 @@ def over_ranks(attempt, loads, learnt_before=True):
         found = attempt(rows * 1, mine.clone(), coming.clone(), own, exchange)
         if not isinstance(found, Tensor) or found.shape != rows.shape:
             raise NotYet(f"rank {rank} got {short(found)}", COME_HOME if calls else SEND_FIRST)
+        if len(calls) > 2:
+            raise NotYet(f"rank {rank} called `exchange` {len(calls)} times", TWICE)
         if not learnt_before:
             lost = torch.tensor(float(not found.requires_grad))
             distributed.all_reduce(lost, group=group)  # all ranks stop, so that none has to wait
@@ -369,6 +380,8 @@ check_travel = Exercise(
             "done = [expert(part) for expert, part in zip(own, parts, strict=True) if len(part)]; "
             "done = torch.cat(done) if done else arrived"
         ),
+        TWICE: "arrived = => exchange(rows, send, receive); arrived =",
+        NO_BACKWARD: "arrived = => distributed.all_to_all_single(rows, rows); arrived =",
         THREE: "send, receive)[order] => send, receive, None)[order]",
         MINE_FIRST: "splits(mine, coming) => splits(coming, mine)",
         "`own` are the experts of this rank alone, counted from 0.": (
@@ -483,8 +496,8 @@ def part_that_is_off(outcome, expected):
     return {
         "": "Rank 0's gradients are right, another rank's are not: all ranks need the sum.",
         "router": "The experts' gradients are right; all ranks hold the router: take their mean.",
-        "experts": "The router's is right. Which ranks hold an expert, and what has its gradient "
-        "been through?",
+        "experts": "The router's is right. Which ranks hold an expert, and what have the gradients "
+        "of its weights and biases been through?",
     }.get(" ".join(off), "Which ranks hold this parameter, and what has its gradient been through?")
 
 

@@ -7,6 +7,7 @@ from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, same, s
 from mpcourse.quantization import round_straight_through
 
 CHANGED = "What was handed in has changed: work on weight.clone()."
+SEVERAL = "Several results, of different shapes: give back one tensor."
 NEAREST = "Round to the nearest integer: floor and trunc do not."
 
 
@@ -42,7 +43,10 @@ def tensor_of(attempt, *case):
     """What comes out; lists, tuples, numbers and numpy's will do."""
     found = leaving_alone(CHANGED)(attempt, *case)
     if isinstance(found, list | tuple):
-        found = torch.stack([torch.as_tensor(each) for each in found])
+        parts = [torch.as_tensor(each) for each in found]
+        if len({each.shape for each in parts}) != 1:
+            raise NotYet(SEVERAL)
+        found = torch.stack(parts)
     return (
         torch.as_tensor(found) if hasattr(found, "__array__") or isinstance(found, float) else found
     )
@@ -127,7 +131,9 @@ check_best_scales = Exercise(
         ],
         "largest is {1} here: divide the largest weight by it, and clamp to -{1} … {1}.": [
             "amax(1) / largest => amax(1)",
+            ".clamp(-largest, largest) => .clamp(-1, 1)",
             lambda w, n: my_best_scales(w, 1),
+            lambda w, n: my_best_scales(w, n + 1),
         ],
         "Measure what is off in weights, not in steps: multiply by the scale first.": [
             "steps * tried[:, :, None] - weight => steps - weight / tried[:, :, None]",
@@ -147,6 +153,7 @@ check_best_scales = Exercise(
             "0.1, => 0.5,",
             "0.1, => 0.4,",
             "0.1, => 0.3,",
+            "0.1, 1, => 0.1, 0.5,",
         ],
         "The largest without its sign: weight.abs() first.": [
             ".abs() => ",
@@ -170,9 +177,10 @@ check_best_scales = Exercise(
         "That is scale times largest, the last value: one step is asked for.": (
             "return => return largest *"
         ),
-        "These are the rounded weights: the scales are asked for.": (
-            lambda w, n: rounded_to(w, my_best_scales(w, n), n)
-        ),
+        "These are levels or rounded weights: the scales are asked for.": [
+            lambda w, n: rounded_to(w, my_best_scales(w, n), n),
+            lambda w, n: my_best_scales(w, n)[:, None] * torch.arange(-n, n + 1),
+        ],
         "The shape is (out, 1); (out,) is asked for.": "[None])[0] => [None])[0][:, None]",
         "Every scale has to be above 0, also that of a row of zeros.": [
             "torch.where(longest > 0, longest, 1.0) => longest",
@@ -229,7 +237,7 @@ def weights_and_factors():
             torch.tensor([1.0, 0.5]),
             7,
         ),
-        case(3, 4, 7),
+        case(3, 4, 2),
         case(5, 6, 1),
     ]
 
@@ -281,13 +289,18 @@ check_columns = Exercise(
         ),
         "The scales come with the weights, one for each row: keep them for all columns.": [
             "weight[:, c].clone() => "
-            "weight[:, c].clone(); scales = exact.abs().clamp(min=1e-9) / largest",
-            "weight[:, c].clone() => "
             "weight[:, c].clone(); scales = weight.abs().amax(1).clamp(min=1e-9) / largest",
+            "weight = weight.clone() => "
+            "weight = weight.clone(); scales = (weight.abs().amax(1) / largest).half().float()",
             "weight[:, c].clone() => "
             "weight[:, c].clone(); scales = weight[:, c:].abs().amax(1).clamp(min=1e-9) / largest",
             "weight = weight.clone() => "
             "weight = weight.clone(); scales = weight.abs().amax(1).clamp(min=1e-9) / largest",
+        ],
+        "Not rounded: find whole multiples of the scales that come in.": [
+            lambda w, *more: w,
+            "weight[:, c].clone() => "
+            "weight[:, c].clone(); scales = exact.abs().clamp(min=1e-9) / largest",
         ],
         "Each row has its own scale.": [
             "weight.clone() => weight.clone(); scales = scales[:1]",
@@ -295,6 +308,7 @@ check_columns = Exercise(
         ],
         "Rows of U, not of U^T U.": "weight.clone() => weight.clone(); upper = upper.t() @ upper",
         "The shape is (in, out); (out, in) is asked for.": "return weight => return weight.t()",
+        SEVERAL: "return weight => return weight, scales",
         "The column stays as rounded: change the columns from c + 1 on.": "c + 1 :] => c:]",
         "The error is what rounding and clipping take, in weights, from the column as it is.": [
             (
@@ -317,10 +331,11 @@ check_columns = Exercise(
                 w - (w - rounded_to(w, s, n)) / u.diagonal() @ u.triu(1), s, n
             )
         ),
-        "Clamp what is rounded only: a later column may grow beyond the ends before its turn.": (
+        "Clamp what is rounded only: a later column may grow beyond the ends before its turn.": [
             "c + 1 :]) => c + 1 :]); weight = weight.clamp(*largest * scales[None, :, None] * "
-            "torch.tensor([-1, 1])[:, None, None])"
-        ),
+            "torch.tensor([-1, 1])[:, None, None])",
+            "weight.clone() => (weight.t().clamp(-largest * scales, largest * scales).t().clone())",
+        ],
         NEAREST: [".round() => .floor()", ".round() => .trunc()"],
         "These are the integers: multiply by the scales.": [
             "return weight => return weight / scales[:, None]",
@@ -330,6 +345,7 @@ check_columns = Exercise(
             ".clamp(-largest, largest) => ",
             "clamp(-largest => clamp(-largest - 1",
             "clamp(-largest, largest) => clamp(-largest - 1, largest + 1)",
+            "clamp(-largest, largest) => clamp(min(1 - largest, -1), max(largest - 1, 1))",
             "(exact / scales).round().clamp(-largest, largest) * scales => "
             "((exact / scales).round() * scales).clamp(-largest, largest)",
             "return weight => return weight.clamp(-largest, largest)",
@@ -384,9 +400,9 @@ def with_gradient(attempt, numbers, scale, largest):
 check_fake = Exercise(
     my_fake,
     read_again='"Can a net learn to live with three values?"',
-    cases=[  # in the second, 0.7 rounds to the end from below and 0.8 from above
+    cases=[  # in the second, ±0.7 round to an end from inside and ±0.8 from outside
         ([0.1, -0.33], 0.25, 127),
-        ([-0.9, -0.3, 0.1, 0.33, 0.4, 0.6, 0.7, 0.8, 2.0], 0.25, 3),
+        ([-0.9, -0.8, -0.7, -0.3, 0.1, 0.33, 0.4, 0.6, 0.7, 0.8, 2.0], 0.25, 3),
         ([[-30.0, 4.0], [0.7, 12.3]], 2.0, 7),
         ([0.4, -1.9, 0.0], 1.0, 1),
     ],
@@ -410,6 +426,7 @@ check_fake = Exercise(
         "The values are right, but not the gradient of what rounds to an end: clamp's gradient "
         "at the ends differs between torch versions: choose with `torch.where`.": [
             "steps == ends => steps.abs() < largest",
+            "steps == ends => (steps == ends) & (steps > -largest)",
         ],
         "The values are right, but minimum and maximum share the gradient of what equals an end: "
         "half of it goes to the end. Choose with `torch.where`.": (
@@ -422,6 +439,7 @@ check_fake = Exercise(
             f"{CHOICE} => steps",
             lambda v, s, n: my_fake(v.clamp(-n, n), s, 1000),
         ],
+        "largest is {2} here: clamp to -{2} … {2}.": "(-largest, largest) => (-1, 1)",
         "The smallest integer is -largest, not one below it.": [
             "(-largest, => (-largest - 1,",
             f"{CHOICE} => steps.clamp(-largest - 1, largest)",

@@ -110,6 +110,7 @@ def at_the_same_time(attempt, given, count, gradients, broken, own=True):
         "outputs": shown(outputs),
         "(on its device, gradients on) in each call": [sorted(each) for each in calls],
         "gradients on afterwards": {"caller": callers, "workers": afterwards},
+        "outputs lead back": [torch.is_tensor(o) and o.requires_grad for o in listed],
         "inference tensors": any(torch.is_tensor(o) and o.is_inference() for o in listed),
     }
 
@@ -148,6 +149,7 @@ check_parallel_apply = Exercise(
         "takes 1 positional": "Each module takes its input as one argument: module(value).",
         "must be bool": "Ask with brackets: torch.is_grad_enabled() gives the caller's mode.",
         "attribute 'submit'": "submit belongs to a device: zip gives values in its lists' order.",
+        "was stopped": "Wait in no loop of your own: .result() waits, and raises what was raised.",
     },
     hint="modules[i](inputs[i]) is called once, by devices[i], in the caller's grad mode.",
     correct="At the same time, in order, with the caller's grad mode, errors coming out.",
@@ -182,6 +184,9 @@ check_parallel_apply = Exercise(
             f"{BLOCK} => with nullcontext() if gradients else torch.no_grad():"
         ),
         AS_IT_IS: f"{CALL} => try: {CALL}\n            except KeyError: raise ValueError",
+        "A detached output has no way back, so all gradients are lost: return it as it is.": (
+            "result.result() for => result.result().detach() for"
+        ),
         "inference_mode does more: set the grad mode.": "set_grad_enabled( => inference_mode(not ",
         "raises has to come out": f"{CALL} => try: {CALL}\n            except KeyError: pass",
         "The worker's function has to return what the module returns.": "return module => module",
@@ -199,9 +204,10 @@ check_parallel_apply = Exercise(
             "return [result => values = [result",
             "in results] => in results]; torch.set_grad_enabled(True); return values",
         ),
-        "The loop's variables had moved on when the worker ran: pass them to submit.": (
-            "(call, module, value) => (lambda: time.sleep(0.05) or call(module, value))"
-        ),
+        "The loop's variables had moved on when the worker ran: pass them to submit.": [
+            "(call, module, value) => (lambda: time.sleep(0.05) or call(module, value))",
+            "(call, module, value) => (lambda it: time.sleep(0.05) or call(module, it), value)",
+        ],
     },
     also_right=[
         f"{CALL} => return {MODE}(module)(value)",
@@ -346,6 +352,7 @@ check_replicas = Exercise(
         "same device": f"{ELSEWHERE} {LATER}",
         "not require grad": CUT_OFF,
         "missing 1": FUNCTIONS,
+        "non cpu|CPU tensors": "torch's replicate takes GPUs only: copy each weight with .to.",
         "has no attribute `": "A weight has another name than net.named_parameters() gives it.",
     },
     hint=f"Each replica calls a deep copy of its own, with its own copy of the weights. {LATER}",
@@ -362,7 +369,7 @@ check_replicas = Exercise(
             "{name: w => {'net.' + name: w",
             "in net.named_parameters() => in net.linear.named_parameters()",
         ],
-        "Outside a loop, named_parameters() is empty the second time: keep a list() of it.": (
+        "Only replica 0 leads back to net. (named_parameters() is read once: list() keeps it.)": (
             "in net.named_parameters() => in named",
             "def replica_on => named = net.named_parameters()\n\n    def replica_on",
         ),
@@ -374,13 +381,16 @@ check_replicas = Exercise(
             "w.to(device.device => w.float().to(device.device",
             "weights, rows) => weights, rows.float())",
         ),
-        "Only half of each gradient arrives: a detach cuts off the other half.": (
+        "Only half of each gradient arrives: parts add up. Divide nothing, detach nothing.": (
             "w.to(device.device => (w / 2 + w.detach() / 2).to(device.device"
         ),
         "The copies read net's own memory, and .data or detach cuts the way: .to, copy=True.": (
             "w.to(device.device, copy=True) => w.data"
         ),
-        ELSEWHERE: "w.to(device.device, copy=True) => w.clone()",
+        ELSEWHERE: [
+            "w.to(device.device, copy=True) => w.clone()",
+            ("w.to(device.device, copy=True) => w.clone()", f"{SHELL}{THERE} => {SHELL}"),
+        ],
         "A deep copy moves to its device too: there lie its buffers.": f"{SHELL}{THERE} => {SHELL}",
         "A replica stays in net's mode: after .eval(), dropout is off.": (
             f"{SHELL}{THERE} => {SHELL}{THERE}.eval()"
@@ -547,7 +557,7 @@ check_data_parallel = Exercise(
             "whole.sum().backward(retain_graph=True); return whole"
         ),
         "The batch gets no gradient.": "scatter(batch => scatter(batch.detach()",
-        "Without scatter all chunks lie on the first device: a replica on another finds none.": (
+        "A replica and its rows lie apart: scatter moves rows, replicate weights and buffers.": (
             "scatter(batch, devices) => batch.split(-(-len(batch) // len(devices)))"
         ),
         KEPT: (

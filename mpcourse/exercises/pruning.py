@@ -29,7 +29,8 @@ A_SHARE = "That keeps a share of `sparsity`; asked is to prune it."
 AT_ENDS = "At sparsity 0 nothing goes, at 1 all do: the row has no place of that number then."
 NOTHING = "At sparsity 0 nothing goes: an empty tensor has no max, and kthvalue counts from 1."
 ALL_GO = "At sparsity 1 all go: what is >= the largest size keeps the largest."
-OF_THE_LARGEST = "Count the weights that go: a share of the largest size, or a mean, counts none."
+OF_THE_LARGEST = "Count the weights that go: a share of the largest, a mean or std counts none."
+A_MASK = "A mask is a tensor of its weight's name and shape, and says True or False (torch.bool)."
 OTHER_MASKS = "Masks are asked of the `parameters` handed in, not of the page's net."
 A_PAIR = "Compare with one number: sort gives a pair, its `values` are the sizes in order."
 
@@ -50,8 +51,8 @@ def my_global_masks(parameters, sparsity):
 def masks_by_topk(parameters, sparsity):
     weights = {name: p for name, p in parameters.items() if p.dim() > 1}
     row = torch.cat([weight.abs().reshape(-1) for weight in weights.values()])
-    mask = torch.zeros_like(row)  # 0 and 1 will do as well
-    mask[row.topk(len(row) - round(sparsity * len(row))).indices] = 1
+    mask = torch.zeros(len(row), dtype=torch.bool)
+    mask[row.topk(len(row) - round(sparsity * len(row))).indices] = True
     pieces = mask.split([weight.numel() for weight in weights.values()])
     return {n: piece.view_as(w) for (n, w), piece in zip(weights.items(), pieces, strict=True)}
 
@@ -86,6 +87,8 @@ def masking(attempt, parameters, sparsity):
     if isinstance(found, Mapping):
         if any(str(n).endswith(".weight") for n in {*found} - {*parameters}):
             raise NotYet(f"got masks of {', '.join(map(str, found))}", OTHER_MASKS)
+        if any("bool" not in str(getattr(mask, "dtype", bool)) for mask in found.values()):
+            raise NotYet(f"got {short(found)}", A_MASK)
     return found
 
 
@@ -93,7 +96,7 @@ check_global_masks = Exercise(
     my_global_masks,
     read_again='"Which weights are small?"',
     cases=[
-        ({"fc.weight": torch.tensor([[0.05, -0.2], [0.1, 0.025]])}, 0.5),
+        ({"fc.weight": torch.tensor([[0.05, -0.2], [0.025, 0.1]])}, 0.5),
         (NET, 0.5),
         (NET, 0.28),  # 2.8 of 10 weights
         (CONV, 0.3),  # 2.4 of 8, where a quantile has gone past 2
@@ -124,28 +127,31 @@ check_global_masks = Exercise(
                 f"{THRESHOLD} => together[-going + len(together)]",
             ),
         ],
-        "Count the weights, not the layers.": "len(together) => len(sizes)",
+        "Too few go: sparsity is a share of all weights.": "len(together) => len(sizes)",
         ROUNDED: [
             "round( => int(",
             (f"{THRESHOLD} => together.quantile(sparsity)", "> threshold => >= threshold"),
         ],
         "Sort upwards: the smallest go.": ".sort() => .sort(descending=True)",
         "Of the sorted sizes the first round(sparsity * number) go, the last of these, too.": [
-            "going - 1 => going",
-            "> threshold => >= threshold",
+            *("going - 1 => going", "> threshold => >= threshold"),
         ],
         OF_THE_LARGEST: [
             f"{THRESHOLD} => {it}" for it in ("sparsity * together[-1]", "together.mean()")
+        ],
+        "Places in sorted order are not those of the weights: index the mask with argsort.": [
+            f"size > threshold => ({order} >= going).view_as(size)"
+            for order in ("size.flatten().argsort()", "torch.arange(size.numel())")
         ],
         ALL_GO: (
             f"{THRESHOLD} => together[min(going, len(together) - 1)]",
             "> threshold => >= threshold",
         ),
-        "A mask is a tensor of its weight's name and shape, and says True or False.": [
+        A_MASK: [
             "size > threshold => (size > threshold).tolist()",
             "size > threshold => size.flatten() > threshold",
             "{name: size > => {name[:-7]: size >",
-            "size > threshold => (size > threshold) * parameters[name]",
+            "size > threshold => (size > threshold).float()",
             ("return { => return [*{", "sizes.items()} => sizes.items()}.values()]"),
             "return { => return torch.cat([s.flatten() > threshold for s in sizes.values()]); {",
         ],
@@ -165,9 +171,7 @@ check_global_masks = Exercise(
             (' if name.endswith("weight") => ', "sizes.items() => [*sizes.items()][::2]"),
         ],
         A_SHARE: "round(sparsity => round((1 - sparsity)",
-        "Each weight has a mask, not that of one layer alone.": (
-            "sizes.items()} => [*sizes.items()][:1]}"
-        ),
+        "Each weight has a mask, not one alone.": "sizes.items()} => [*sizes.items()][:1]}",
     },
     also_right=[masks_by_topk, "size > threshold => (size > threshold).numpy()"],
 )
@@ -249,7 +253,7 @@ def scanning(attempt, layers, sparsities):
     numbered = [float] * len(sparsities)
     if not all(isinstance(v, list) and [*map(type, v)] == numbered for v in found.values()):
         raise NotYet(f"got {short(found)}", OF_EACH_LAYER)
-    if found and not {n.removesuffix(".weight") for n in before} & set(found):
+    if set(found) - {n.removesuffix(".weight") for n in before}:
         raise NotYet(f"got {short(found)}", OTHER_NAMES)
     return found
 
@@ -291,6 +295,7 @@ check_scan = Exercise(
         ],
         ROUNDED: ["round( => int(", "len(row)) => len(row) + 0.499)"],
         A_SHARE: "round(sparsity => round((1 - sparsity)",
+        OF_THE_LARGEST: f"{ONE_LAYER} => row[row.abs() <= sparsity * row.abs().max()]",
         "Every weight is asked for: a convolution's, too, and those of a net inside the net.": [
             f'if not name.endswith("weight") => if not name.endswith("weight") or {other}'
             for other in ("model.get_parameter(name).dim() > 2", 'name.count(".") > 1')
@@ -308,7 +313,9 @@ check_scan = Exercise(
         "Biases stay: scan weights only.": [
             *(pruning_also("n[0] == name[0]"), '.endswith("weight") => ')
         ],
-        "Asked are accuracies, not what is lost.": "(accuracy( => (accuracy(model) - accuracy(",
+        "Asked are accuracies as they come: not what is lost, no percent, not rounded.": [
+            f"(accuracy( => ({slip} accuracy(" for slip in ("accuracy(model) -", "100 *")
+        ],
         "The net handed to `accuracy` is whole: hand it the cut one.": "(pruned) => (model)",
         "Keep the order in which the sparsities come.": "in sparsities => in sorted(sparsities)",
         "Sizes say which go; weights that stay keep their signs.": "data.view => data.abs_().view",
@@ -345,7 +352,8 @@ ALL_LAYERS = (
 )
 SHARED = "The copy shares tensors with the net, which training would change: copy.deepcopy first."
 REFRESHED = "A forward in training mode changes running_mean and running_var: keep the old ones."
-STILL_THERE = "Zeros are still channels: rows, entries of biases and columns have to leave."
+STILL_THERE = "No channel has left, and zeros are channels: cut rows, entries of norms and columns."
+MODE = "The net comes in evaluation mode: leave it so, and hand back the smaller one so."
 FROZEN = "The smaller net cannot train on: a parameter of it has requires_grad=False."
 ANOTHER_NET = "That is a part of another net: cut the `net` that is handed in."
 NEW_HEAD = "The head keeps its weights: columns of the old one, not new numbers."
@@ -412,7 +420,10 @@ def thinning(attempt, width, inner, kept):
         raise NotYet(ANOTHER_NET)
     if any(int(each) for name, each in slim.named_buffers() if name.endswith("tracked")):
         raise NotYet(REFRESHED)  # in the net that was handed in they are 0
-    outputs = slim.eval()(images).detach()
+    norms = (m for m in (*net.modules(), *slim.modules()) if isinstance(m, nn.BatchNorm2d))
+    if any(norm.training for norm in norms):
+        raise NotYet(MODE)
+    outputs = slim(images).detach()
     if any(len(block[0].weight) < inner for block in getattr(slim, "blocks", [])):
         raise NotYet(INSIDE)
     head = slim.state_dict().get("head.weight")
@@ -447,6 +458,7 @@ check_trunk = Exercise(
         "running_(mean|var) should": STATISTICS,
         "size of tensor a|to have 2 channels, but got 4": WRITERS,
         "(weight|bias) should contain|expected bias|size of tensor b|expanded size": ITS_BIAS,
+        "not differentiable": "Statistics are measured, not learned: plain tensors, no Parameter.",
         "cannot assign": "Make it a parameter again: nn.Parameter(layer.weight.detach()[...]).",
         r"channels, but got|shapes cannot be multiplied": READERS,
     },
@@ -475,9 +487,10 @@ check_trunk = Exercise(
         "Every channel that kept names stays, however many these are.": [
             f"slim = => kept = kept[:{most}]; slim =" for most in (2, 3)
         ],
-        "A new BatchNorm knows nothing of the old one: take the four numbers of each channel.": (
-            f"return slim => [norm.reset_parameters() for _, norm in {WHO_WRITES}]; return slim"
-        ),
+        "A new BatchNorm knows nothing of the old one: take the four numbers of each channel.": [
+            f"return slim => [norm.reset_parameters() for _, norm in {WHO_WRITES}]; return slim",
+            "(p.detach()[kept]) => (p.detach()[kept] ** (p is norm.bias))",  # its weight is 1
+        ],
         "Those are other channels: take the ones that kept names.": [
             "slim = => kept = range(len(kept)); slim =",
             "slim = => kept = [c for c in range(net.head.in_features) if c not in kept]; slim =",
@@ -497,10 +510,10 @@ check_trunk = Exercise(
         NEW_HEAD: "return slim => slim.head = nn.Linear(len(kept), 10); return slim",
         FROZEN: "weight.detach()[kept]) => weight.detach()[kept], requires_grad=False)",
         NET_AS_IT_WAS: "copy.deepcopy(net) => net",
+        MODE: ["return slim => return slim.train()", "slim = => net.train(); slim ="],
     },
     also_right=[
         ("weight = nn.Parameter( => weight.data = (", "norm.bias = => norm.bias.data ="),
-        "return slim => return slim.train()",  # the mode is not asked
         f"{ITS_OWN} => (buffer[kept] for buffer in list(norm.buffers())[:2])",
     ],
 )

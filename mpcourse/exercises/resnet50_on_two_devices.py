@@ -121,11 +121,11 @@ def built_on(attempt, first, second):
     if outputs is ...:
         raise NotAttempted
     if not isinstance(outputs, Tensor):
-        why = NO_RETURN if outputs is None else ""
+        why = NO_RETURN if outputs is None else "Return the outputs themselves, alone."
         raise NotYet(f"expected a tensor, got {short(outputs)}", why)
     try:
         alone = network(images[:1])
-    except (IndexError, RuntimeError):  # it counts on two
+    except (IndexError, RuntimeError, ValueError):  # it counts on two
         alone = images
     try:
         trained = network.double().train()(images.double())
@@ -276,6 +276,7 @@ check_split_resnet50 = Exercise(
         "cannot be multiplied": FLATTEN,
         r"\d channels|running_mean": ORDER,
         "(?i)cuda|nvidia": GIVEN,
+        "no numbers": "Move tensors with to(place): tolist(), numpy() and item() leave the graph.",
         "inplace operation": "Call `relu` once, behind bn1: it works in place, as do += and *=.",
     },
     also_right=[
@@ -305,6 +306,7 @@ check_batch_over_devices = Exercise(
     read_again='"What does each device hold?"',
     cases=[
         ([10], [7], 100),
+        ([10], [80], 100),  # the weights fit, and no picture does
         ([5, 10], [20, 10], 100),
         ([4, 20], [6, 11], 100),
         ([10, 4], [7, 8], 100),
@@ -314,7 +316,7 @@ check_batch_over_devices = Exercise(
     ],
     given="weights {}, kept {} and limit {}",
     play=leaving_alone(CHANGED, call_for_numbers),
-    hint="3 * weights + pictures * kept must be at most limit, on each device.",
+    hint="Return a number: the most pictures with 3 * weights + pictures * kept <= limit on each.",
     wrong={
         "A weight has a gradient and a momentum as well: three times its bytes.": [
             "3 * w => w",
@@ -327,7 +329,8 @@ check_batch_over_devices = Exercise(
         ],
         "Full to the last byte is allowed.": "(limit - => (limit - 1 -",
         "Every device must fit: the one that is full first decides.": [
-            f"min(most) => {x}" for x in ("max(most)", "most[0]", "sum(most) / len(most)")
+            f"min(most) => {x}"
+            for x in ("max(most)", "min(most[:2])", "most[0]", "sum(most) / len(most)")
         ],
         "The device that keeps most for a picture need not be full first: look at all.": (
             "min(most) => most[kept.index(max(kept))]"
@@ -388,7 +391,7 @@ check_naive_time = Exercise(
     ],
     given="forward {}, backward {} and copy {}",
     play=leaving_alone(CHANGED, call_for_numbers),
-    hint="Write down what happens one after the other: stages, and what crosses between them.",
+    hint="Return one number: add what happens one after the other, stages and what crosses.",
     wrong={
         "Gradients cross the cut as well, on their way back.": "2 * => ",
         "Copies take time as well.": lambda f, b, c: sum(f) + sum(b),
@@ -396,7 +399,7 @@ check_naive_time = Exercise(
         "Between p stages are p - 1 cuts, so 2 * (p - 1) copies.": [
             *(f"- 1) => {x})" for x in ("", "- 0.5", "/ 2", "- 2")),
             "(len(forward) - 1) => len(forward) - 1",
-            "2 * (len(forward) - 1) => len(forward) * (len(forward) - 1)",
+            *(f"2 * (len => {x} * (len" for x in (3, 4, "len(forward)")),
         ],
         "Every stage has a backward: add up all of them.": [
             f"sum(backward) => sum(backward[{some}])" for some in ("1:", ":-1")
@@ -480,9 +483,9 @@ check_best_cut = Exercise(
         ],
         "The cut is *behind* block k: it is the first device's last.": [
             *("k + 1 => k", "k + 1 => k + 2", "min(enough => 1 + min(enough"),
-            "work[: k + 1] => work[:k]",
+            *("work[: k + 1] => work[:k]", "work[k + 1 :] => work[k + 2 :]"),
         ],
-        "k = 0 is a cut as well, and false for `or` and `if`.": [
+        "k = 0 is a cut as well (and `or` and `if` take 0 for false).": [
             "=None) => =None) or None",
             "return min(enough, key=seconds, default=None) => best = None\n    for k in enough:\n"
             "        best = k if not best or seconds(k) < seconds(best) else best\n    return best",

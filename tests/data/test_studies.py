@@ -12,7 +12,7 @@ DRY_RUNS = [
     (
         "pruning",
         {"DRY": pruning_study.DRY._replace(tuning=0)} | {"compare_trunk": lambda *_: [{"seed": 0}]},
-        25,
+        32,
     ),
     (
         "sparse",
