@@ -149,7 +149,7 @@ check_parallel_apply = Exercise(
         "takes 1 positional": "Each module takes its input as one argument: module(value).",
         "must be bool": "Ask with brackets: torch.is_grad_enabled() gives the caller's mode.",
         "attribute 'submit'": "submit belongs to a device: zip gives values in its lists' order.",
-        "was stopped": "Wait in no loop of your own: .result() waits, and raises what was raised.",
+        "was stopped": "Wait only by .result(): it waits, and raises what was raised.",
     },
     hint="modules[i](inputs[i]) is called once, by devices[i], in the caller's grad mode.",
     correct="At the same time, in order, with the caller's grad mode, errors coming out.",

@@ -113,7 +113,8 @@ check_global_masks = Exercise(
     errors={
         r"k out of range|max\(\): Exp": NOTHING,
         "size of tensor a": A_PAIR,
-        "of bound": AT_ENDS,
+        r"index 10 is out of bounds.*size 10": AT_ENDS,
+        "of bound": "argsort counts in one row of all weights: make the mask there, then split.",
     },
     wrong={
         AT_ZERO: " if going else -1.0 => ",
@@ -134,7 +135,8 @@ check_global_masks = Exercise(
         ],
         "Sort upwards: the smallest go.": ".sort() => .sort(descending=True)",
         "Of the sorted sizes the first round(sparsity * number) go, the last of these, too.": [
-            *("going - 1 => going", "> threshold => >= threshold"),
+            "going - 1 => going",
+            "> threshold => >= threshold",
         ],
         OF_THE_LARGEST: [
             f"{THRESHOLD} => {it}" for it in ("sparsity * together[-1]", "together.mean()")

@@ -276,7 +276,7 @@ check_split_resnet50 = Exercise(
         "cannot be multiplied": FLATTEN,
         r"\d channels|running_mean": ORDER,
         "(?i)cuda|nvidia": GIVEN,
-        "no numbers": "Move tensors with to(place): tolist(), numpy() and item() leave the graph.",
+        "no numbers": "Move tensors with to(place); no print or if on values, tolist() or item().",
         "inplace operation": "Call `relu` once, behind bn1: it works in place, as do += and *=.",
     },
     also_right=[
