@@ -123,7 +123,7 @@ check_layer_sums = Exercise(
             SPEED + f'(layout.speed("tensor", cluster) / {unit})' for unit in ("8", "1e9")
         ],
         "These are milliseconds: return seconds.": lambda *given: 1e3 * my_layer_sums(*given),
-        "Do not round the seconds.": [
+        "These seconds are far below 1: do not round them, nor divide by `//`.": [
             lambda *given, n=n: round(my_layer_sums(*given), n) for n in (0, 3)
         ],
         "16 tensor ranks leave the host: ask `layout.speed`.": SPEED + "cluster.inside",
@@ -356,23 +356,25 @@ check_factor = Exercise(
             (RATIOS + "abs(took - rest - factor * sums)", LEAST + "sum(ratios)"),
             (RATIOS + "took - rest - factor * sums", LEAST + "abs(sum(ratios))"),
             (RATIOS + "took - rest - factor * sums", LEAST + "(max(ratios) - min(ratios))"),
-            (RATIOS + "(rest + factor * sums) / took", LEAST + "(max(ratios) - min(ratios))"),
             (RATIOS + "(took - rest - factor * sums) ** 2", LEAST + "sum(ratios)"),
         ],
         "The spread is the largest ratio over the smallest.": [
-            LEAST + some
-            for some in (
-                "max(ratios)",
-                "min(ratios)",
-                "ratios[-1] / ratios[0]",
-                "ratios[0] / ratios[-1]",
-                "sum(ratios)",
-                "(max(ratios) - min(ratios))",
-                "max(ratios) / (sum(ratios) / len(ratios))",
-                "(max(ratios) - min(ratios)) / sorted(ratios)[len(ratios) // 2]",
-                "(max(ratios) - min(ratios)) / (sum(ratios) / len(ratios))",
-                "sum((ratio - sum(ratios) / len(ratios)) ** 2 for ratio in ratios)",
-            )
+            (RATIOS + "(rest + factor * sums) / took", LEAST + "(max(ratios) - min(ratios))"),
+            *(
+                LEAST + some
+                for some in (
+                    "max(ratios)",
+                    "min(ratios)",
+                    "ratios[-1] / ratios[0]",
+                    "ratios[0] / ratios[-1]",
+                    "sum(ratios)",
+                    "(max(ratios) - min(ratios))",
+                    "max(ratios) / (sum(ratios) / len(ratios))",
+                    "(max(ratios) - min(ratios)) / sorted(ratios)[len(ratios) // 2]",
+                    "(max(ratios) - min(ratios)) / (sum(ratios) / len(ratios))",
+                    "sum((ratio - sum(ratios) / len(ratios)) ** 2 for ratio in ratios)",
+                )
+            ),
         ],
         "The smallest spread is asked for, not the largest.": "min(range => max(range",
         "Try all factors: each multiplies the layer sums, and nothing else.": [

@@ -372,6 +372,7 @@ check_gathered_keys = Exercise(
         "Keys come from `key`, not from `value`.": (
             "everywhere(key, group) => everywhere(value, group)"
         ),
+        ONE_TENSOR: "attn_mask=seen) => attn_mask=seen).float()",
         HOME: "everywhere(key, group) => everywhere(key.detach(), group)",
         NO_HOME: lambda query, key, value, places, group, causal: my_gather(
             query.detach(), key.detach(), value.detach(), places, group, causal
@@ -709,6 +710,7 @@ check_no_mask = Exercise(
                 "(log_earlier - both).exp() => (log_earlier / (log_sum + log_earlier))",
             ),
             " - both).exp() => ).exp()",
+            " - both).exp() =>  - both + 1e-8).exp()",
             (
                 "(log_sum - both).exp() => (both - log_sum).exp()",
                 "(log_earlier - both).exp() => (both - log_earlier).exp()",
@@ -729,7 +731,8 @@ check_no_mask = Exercise(
         ],
         "The output comes first, then the log-sum.": "output, log_sum\n => log_sum, output\n",
         "Return the log-sum as (N, heads, queries).": "log_sum\n => log_sum.unsqueeze(-1)\n",
-        TWO: "return output, log_sum => return output",
+        TWO: [f"return output, log_sum => return output{it}" for it in ("", ".float(), log_sum")],
+        CHANGED: "return output, => key.zero_(); return output,",
         "Return the logarithm of the sum, not the sum itself.": (
             "return output, log_sum => return output, log_sum.exp()"
         ),

@@ -46,7 +46,7 @@ check_mlp_parts = Exercise(
     cases=[mlp(0, 2), mlp(1, 2), mlp(2, 3), mlp(0, 1)],
     given="width 4, 6 inner numbers, rank {3} of {4}",
     play=leaving_alone(UNCHANGED),
-    same=lambda got, right: same(got, right) and all(map(torch.is_tensor, got)),
+    same=lambda got, right: same(got, right) and "array(" not in repr(got),
     hint="Three tensors, each of this rank's inner numbers alone (numpy loses gradients).",
     wrong={
         "nn.Linear stores W transposed: the columns of W are the rows of `weight`.": [
@@ -327,6 +327,7 @@ check_attention_parts = Exercise(
         ],
         "With fewer key heads than ranks, several ranks hold the same key head, and it is whole.": [
             f"{READ} => rank * key_heads // ranks, (rank + 1) * key_heads // ranks",
+            f"{READ} => rank * (key_heads // ranks), (rank + 1) * (key_heads // ranks)",
             f"{READ} => own.start // sharing, own.stop // sharing",
             "return mine => t = query, key, value\n    return "
             "torch.cat([each.flatten(0, 1).chunk(ranks)[rank] for each in t])",
@@ -357,10 +358,7 @@ check_attention_parts = Exercise(
         "Cut rows of `fused`: its columns meet the input, and each rank has all of that.": (
             "return mine => return fused.chunk(ranks, 1)[rank]"
         ),
-        QUOTIENT: [
-            f"{READ} => rank // (ranks // key_heads), rank // (ranks // key_heads) + 1",
-            f"{READ} => rank * (key_heads // ranks), (rank + 1) * (key_heads // ranks)",
-        ],
+        QUOTIENT: f"{READ} => rank // (ranks // key_heads), rank // (ranks // key_heads) + 1",
         HEAD: "fused.unflatten(0, (-1, columns)).split => fused.split",
         "Neighbouring query heads share a key head: of 4 heads on 2, 0 and 1 read the first.": [
             f"slice({READ}) => sorted({{h % key_heads for h in range(heads)[own]}})",

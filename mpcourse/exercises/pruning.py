@@ -26,6 +26,7 @@ ROUNDED = "Asked is round(sparsity * number): int cuts off, ceil and torch.quant
 THRESHOLD = "together[going - 1] if going else -1.0"
 BY_SIZE = "A weight of -2 is not small: compare absolute values."
 A_SHARE = "That keeps a share of `sparsity`; asked is to prune it."
+IN_ONE_ROW = "argsort counts in one row of all weights: make the mask there, then split."
 AT_ENDS = "At sparsity 0 nothing goes, at 1 all do: the row has no place of that number then."
 NOTHING = "At sparsity 0 nothing goes: an empty tensor has no max, and kthvalue counts from 1."
 ALL_GO = "At sparsity 1 all go: what is >= the largest size keeps the largest."
@@ -114,7 +115,7 @@ check_global_masks = Exercise(
         r"k out of range|max\(\): Exp": NOTHING,
         "size of tensor a": A_PAIR,
         r"index 10 is out of bounds.*size 10": AT_ENDS,
-        "of bound": "argsort counts in one row of all weights: make the mask there, then split.",
+        "of bound": IN_ONE_ROW,
     },
     wrong={
         AT_ZERO: " if going else -1.0 => ",
@@ -145,6 +146,10 @@ check_global_masks = Exercise(
             f"size > threshold => ({order} >= going).view_as(size)"
             for order in ("size.flatten().argsort()", "torch.arange(size.numel())")
         ],
+        IN_ONE_ROW: (
+            "size > threshold => (torch.ones(size.numel()).index_put((torch.cat([s.flatten() for s "
+            "in sizes.values()]).argsort()[:going],), torch.tensor(0.0)) > 0).view_as(size)"
+        ),
         ALL_GO: (
             f"{THRESHOLD} => together[min(going, len(together) - 1)]",
             "> threshold => >= threshold",
@@ -512,7 +517,11 @@ check_trunk = Exercise(
         NEW_HEAD: "return slim => slim.head = nn.Linear(len(kept), 10); return slim",
         FROZEN: "weight.detach()[kept]) => weight.detach()[kept], requires_grad=False)",
         NET_AS_IT_WAS: "copy.deepcopy(net) => net",
-        MODE: ["return slim => return slim.train()", "slim = => net.train(); slim ="],
+        MODE: [
+            "return slim => return slim.train()",
+            "slim = => net.train(); slim =",
+            "return slim => net.train(); return slim",
+        ],
     },
     also_right=[
         ("weight = nn.Parameter( => weight.data = (", "norm.bias = => norm.bias.data ="),

@@ -1,12 +1,17 @@
 """The studies of page `pruning` run on one seed; a seed fixes what comes out."""
 
+import re
+
 import numpy as np
+import pruning_study
 import torch
 from pruning_study import (
     DRY,
     NARROWER,
     SHARES,
     SMALL,
+    WAYS,
+    Budget,
     _cut_inside,
     compare_criteria,
     compare_shares,
@@ -75,6 +80,15 @@ def test_the_small_net_has_the_bytes_of_the_pruned_one(run, data, monkeypatch):
     most = 14_500 + 26_620 / 2 + 8 * 410  # a packed mask, what stays, biases and scales
     assert 0.95 * most < narrow + 8 * (sum(NARROWER) + 10) < most
     assert all(row["held_out"] > 0.6 for row in rows)
+
+
+def test_a_way_trains_for_the_epochs_of_its_name(run, data, monkeypatch):
+    found = []
+    monkeypatch.setattr(pruning_study, "train", lambda _, __, epochs, ___: found.append(epochs))
+    run(compare_small, data, 0, Budget(rates=(0.1,)))
+    for way, *epochs in zip(WAYS, found[::2], found[1::2], strict=True):
+        assert sum(epochs) == int((re.findall(r"\d+", way) or [7])[0])
+        assert (epochs == [14, 14]) == (way in ("pruned, 28 epochs", "dense, 28 epochs"))
 
 
 def test_a_cut_inside_and_one_of_the_trunk_leave_as_much_work_as_the_small_nets(run, data):
