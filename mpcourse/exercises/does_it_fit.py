@@ -29,7 +29,7 @@ def unit_or(words):
 def my_moments(step, held):
     """Let `super()` count, then write down `live`.
 
-    This page needs no import: it has made `CountBytes`, the package's `ByteCounter`.
+    `ByteCounter` is the package's `CountBytes`: on this page, leave the import out.
     """
     from mpcourse.memory import ByteCounter as CountBytes
 
@@ -99,7 +99,7 @@ check_moments = Exercise(
         ("ten times 100 numbers, in turn", in_turn, []),
         ("50 old numbers beside 100 more", partial(Tensor.add_, OLD, 1), [OLD, torch.ones(100)]),
         ("a view of 50 old numbers", partial(Tensor.view, OLD, 5, 10), [OLD, OLD[:10]]),
-        ("the item of a maximum", lambda: torch.ones(2, 50).max(0)[0].sum().item(), []),
+        ("as many as a sum", lambda: torch.ones(int(torch.ones(2, 9).max(0)[0].sum().mul_(2))), []),
     ],
     given="{0}",
     play=lambda attempt, words, step, held: numbers(attempt(once(step), held)),
@@ -137,6 +137,7 @@ check_moments = Exercise(
         "That is what an operation gives back: what else is live?": "self.live => result.nbytes",
         ONCE: [f"{at} => step()\n    {at}" for at in ("return moments", "with Timeline")],
         "These are changes: how many bytes are live in all?": (AHEAD, "live) => live - ahead)"),
+        "Run each operation once.": "= super => = operation[0](*operation[2]); result = super",
         "Read `live` behind the operation, not ahead of it.": (AHEAD, "(self.live) => (ahead)"),
         "What was there before counts, too: hand `held` to the counter.": [
             "Timeline(*held) => Timeline()",
@@ -197,8 +198,9 @@ check_activation_bytes = Exercise(
         (10, 64, 1, 4),
     ],
     given="tokens, width, layers, heads = {}, {}, {}, {}",
+    play=lambda attempt, *sizes: attempt(*(sizes if sizes[0] != 3 else sizes[:3])),
     hint=unit_or("Go down the lines of `forward`: what does each operation save?"),
-    errors={"3 positional arguments but 4 were": HEADS, "ZeroDivisionError": NO_HEADS},
+    errors={"positional argument": HEADS, "ZeroDivisionError": NO_HEADS},
     wrong={
         UNIT: "(block + scores) => (block + scores) / 1e6",
         "These are numbers: in 16 bits each has two bytes, in a mask one.": block_of(16, 17, 18),
@@ -214,6 +216,7 @@ check_activation_bytes = Exercise(
         "GELU's input and result have four widths each; q, k, v one each.": block_of(22, 26, 28),
         "Each norm saves its input; a query, a key and a value are three widths.": block_of(24, 30),
         HEADS: ("layers, heads=0 => layers", "5 * heads => 0"),
+        "Without `heads`, no scores are stored: its default is 0.": "heads=0 => heads=1",
         NO_HEADS: "5 * heads => 5 * heads * (width // heads) / width",
         "Two masks and `up`'s input have one width each; q, k, v count once.": block_of(35, 37, 40),
         "A block saves so much for each token, and no weights: tokens times width.": [
@@ -227,6 +230,7 @@ check_activation_bytes = Exercise(
         ],
         "Each head has a score for each pair of tokens, on top.": [
             "block + scores => (scores if heads else block)",
+            "block + scores => block * max(heads, 1)",
             "tokens**2 => tokens",
             "heads * => 0 *",
             "heads * => ",
@@ -258,70 +262,70 @@ check_activation_bytes = Exercise(
 # 3. The account of a whole step
 
 
-def my_account(states, tokens, width, layers, words, again, chunks):
-    """Every block keeps its share. On top come the logits of a chunk.
+def my_account(states, tokens, width, layers, words, kept, chunks):
+    """Every block keeps its share. On top comes the largest of three.
 
-    When these are gone, the last block runs again, and adds all its bytes but its input. The
-    larger decides.
+    It is a chunk's logits in float32, its two gradients in 16 bits, or what a block makes again.
     """
-    block = 34 * tokens * width
-    kept = 2 * tokens * width if again else block
-    logits = 12 * tokens * words / chunks
-    return states + layers * kept + max(logits, block - kept)
+    numbers = tokens * width
+    logits = tokens * words / chunks
+    of_last = 2 * (logits + words * width)
+    again = (34 - kept) * numbers
+    return states + layers * kept * numbers + max(12 * logits, of_last, again)
 
 
-PEAK = "max(logits, block - kept)"
-MOMENTS = "max(layers * kept + logits, (layers - 1) * kept + block)"
-ALL = f"layers * kept + {PEAK}"
+PEAK = "max(12 * logits, of_last, again)"
+LOSS = "max(12 * logits, of_last)"
+STAY = "layers * kept * numbers"
+ALL = f"{STAY} + {PEAK}"
+WHOLE = "(kept < 34) * 34 * numbers"
+
 
 check_account = Exercise(
     my_account,
     read_again='"Does it fit?"',
     cases=[
-        (100, 2, 1, 2, 1, False, 1),
-        *((1000, 4, 8, 3, *rest) for rest in product((10, 100), (False, True), (1, 2))),
+        (100, 2, 1, 2, 1, 34, 1),
+        *((1000, 4, 8, 3, *rest) for rest in product((10, 100), (34, 22, 2), (1, 4))),
     ],
-    given="states, tokens, width, layers, words, again, chunks = {}, {}, {}, {}, {}, {}, {}",
-    hint=unit_or("What is live when the loss is made, and what when the last block has run again?"),
+    given="states, tokens, width, layers, words, kept, chunks = {}, {}, {}, {}, {}, {}, {}",
+    hint=unit_or("What is live when the loss is made, `last` goes back, a block has run again?"),
+    errors={"positional argument": "Keep the seven arguments of the stub, in their order."},
     wrong={
         UNIT: f"states + {ALL} => (states + {ALL}) / 1e6",
-        "The logits are gone before a block runs again: the larger of the two has to fit.": [
-            f"{PEAK} => logits + block - kept",
-            f"{PEAK} => logits + again * block",
+        "The logits are gone before a block runs again: the largest has to fit.": [
+            *(f"{PEAK} => {LOSS} + {more}" for more in ("again", WHOLE)),
+            "of_last, => of_last +",
         ],
-        "The input of the block that runs again is kept already: it is there once.": [
-            f"{PEAK} => max(logits, again * block)",
-            "layers * kept => (layers - again) * kept",
-            f"{ALL} => (layers + again) * kept + max(logits, again * block)",
-            f"{ALL} => (layers - again) * kept + max(logits, again * block)",
+        "What the block that runs again has kept is there already: it is there once.": [
+            f"{PEAK} => max({LOSS}, {WHOLE})",
+            "layers * kept => (layers - (kept < 34)) * kept",
+            f"{ALL} => (layers + (kept < 34)) * kept * numbers + max({LOSS}, {WHOLE})",
+            f"{ALL} => (layers - (kept < 34)) * kept * numbers + max({LOSS}, {WHOLE})",
         ],
-        "A block that runs again is whole until it has gone back.": f"{PEAK} => logits",
-        "The inputs of all blocks are kept, also while one runs again.": [
-            f"{ALL} => (max(block, logits) if again else layers * block + logits)",
-            f"{ALL} => ((block if again else layers * block) + logits)",
-            f"{ALL} => max(block if again else 0, layers * kept + logits)",
-            f"{ALL} => max(layers * kept + block - kept, logits + (not again) * layers * block)",
+        "A block that runs again is whole until it has gone back.": f"{PEAK} => {LOSS}",
+        "What all blocks keep is there, also while one runs again.": [
+            f"{ALL} => (max({WHOLE}, {LOSS}) if kept < 34 else layers * 34 * numbers + {LOSS})",
+            f"{ALL} => ((34 if kept < 34 else layers * 34) * numbers + {LOSS})",
+            f"{ALL} => max({WHOLE}, {STAY} + {LOSS})",
+            f"{ALL} => max({STAY} + again, {LOSS} + (kept > 33) * {STAY})",
         ],
         "When the loss is made, every block keeps something, and the logits come on top.": [
-            f"{PEAK} => (block - kept if again else logits)",
-            f"{ALL} => max(layers * kept + block - kept, logits)",
+            f"{PEAK} => (again if kept < 34 else {LOSS})",
+            f"{ALL} => max({STAY} + again, {LOSS})",
             "layers * kept => kept",
         ],
-        "One block at a time runs again.": "block - kept => layers * (block - kept)",
-        "With `again`, a block keeps two bytes a token and width: its input.": [
-            "= 2 * => = 4 *",
-            "= 2 * => = 1 *",
-            "if again => if False",
+        "One block at a time runs again.": f"{PEAK} => max({LOSS}, layers * again)",
+        "`kept` of the 34 bytes a token and width stay, in each block.": [
+            *(f"layers * kept => layers * {size}" for size in (2, 34, "kept * 2", "(34 - kept)")),
+            "layers * kept => layers * kept / 34",
         ],
-        "Without `again`, each block keeps its 34 bytes a token and width, and none runs again.": [
-            f"{PEAK} => max(logits, block)",
-            f"{PEAK} => max(logits, block - 2 * tokens * width)",
-            "if again => if True",
-            "if again => if not again",
+        "Where `kept` is 34, nothing runs again; else 34 - `kept` bytes are made again.": [
+            f"34 - kept => {size}" for size in (34, 32, "kept")
         ],
+        "A whole block has 34 bytes a token and width: its two masks count, too.": "34 => 32",
         "A block keeps its share for each token and each number of the width.": [
-            (f"34 * tokens * width => 34 * {size}", f"2 * tokens * width => 2 * {size}")
-            for size in ("tokens", "width", "width**2")
+            f"tokens * width => {size}" for size in ("tokens", "width", "tokens * width**2")
         ],
         "At its peak, the loss has three tensors of float32: 12 bytes a logit.": [
             f"12 * => {size} *" for size in (2, 3, 4, 6, 8, 16)
@@ -330,25 +334,26 @@ check_account = Exercise(
             f"tokens * words => {size}"
             for size in ("tokens", "words", "width * words", "tokens * width")
         ],
-        "One chunk at a time has its logits.": [
-            f" / chunks => {end}"
-            for end in ("", "* chunks", "/ (again or chunks)", "* (chunks < 2)")
-        ],
+        "One chunk at a time has its logits.": [f" / chunks => {end}" for end in ("", "* chunks")],
         "The loss goes in chunks, the blocks do not.": [
-            "layers * kept => layers * kept / chunks",
-            f"{PEAK} => max(12 * tokens * words, block - kept) / chunks",
+            "kept * numbers => kept * numbers / chunks",
+            f"{PEAK} => max(chunks * {LOSS}, again) / chunks",
         ],
-        "The loss is made once, not in each block.": f"{ALL} => layers * (kept + {PEAK})",
+        "The loss is made once, not in each block.": f"{ALL} => layers * (kept * numbers + {PEAK})",
         "The states are there all the time.": [
             "states + => ",
-            "states + => (not again) * states +",
-            f"states + {ALL} => max(states, layers * kept, logits)",
+            "states + => (kept > 33) * states +",
+            f"states + {ALL} => max(states, {STAY}, {LOSS})",
         ],
-        "Leave out `hidden` and the 16-bit logits.": [
-            f"{PEAK} => {PEAK} + 2 * tokens * width",
-            "12 * tokens => 14 * tokens",
+        "When a chunk goes back, there are two 16-bit gradients: of its logits, of `last`.": [
+            f"of_last, => {of}" for of in ("", "2 * logits,", "2 * words * width,")
         ],
+        "Leave out `hidden`, 16-bit logits.": [f"{PEAK} => {PEAK} + 2 * numbers", "12 * => 14 *"],
         "`states` are bytes already.": [f"states + => {each} * states +" for each in (2, 16)],
     },
-    also_right=[" / chunks => // chunks", f"{ALL} => {MOMENTS}"],
+    also_right=[
+        " / chunks => // chunks",
+        "tokens * words / chunks => words * (tokens // chunks)",
+        f"{ALL} => max({STAY} + {LOSS}, numbers * (kept * layers + 34 - kept))",
+    ],
 )

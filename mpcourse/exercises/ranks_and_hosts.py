@@ -16,7 +16,7 @@ from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, numbers
 LOST, RESET = "RuntimeError: Connection closed by peer", "RuntimeError: Connection reset by peer"
 WAITED = "RuntimeError: Timed out waiting 30000ms for send operation to complete"
 WATCHDOG = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41, OpType=ALLREDUCE)"
-BAD, SHAPES = "ValueError: the batch has no rows", "RuntimeError: shapes cannot be multiplied"
+BAD, SHAPES = "ValueError: I/O operation on closed file", "RuntimeError: shapes do not fit"
 ENDED = -15  # by the launcher
 DUMP = "Current thread 0x1 (most recent call first):\n  File files.py, line 20 in save"
 
@@ -62,6 +62,7 @@ check_culprit = Exercise(
         ([(1, 0, ""), (3, -6, WATCHDOG), (0, ENDED, ""), (2, ENDED, "")],),
         ([(3, 0, ""), (1, 1, LOST), (0, 1, RESET), (2, ENDED, "")],),
         ([(1, -9, ""), (0, 1, BAD)],),
+        ([(2, 1, RESET), (0, ENDED, DUMP), (1, 1, WAITED + "\ndestroyed its group")],),
     ],
     given=lambda ends: "; ".join(f"rank {r}: code {c}, {w!r}" for r, c, w in ends),
     play=leaving_alone(EMPTIED, blamed),
@@ -88,26 +89,28 @@ check_culprit = Exercise(
         ],
         EMPTIED: lambda ends: [my_culprit(ends), ends.clear()][0],
         "Code 0 is an excuse: that rank has done its work.": "(0, -15) => (-15,)",
-        "Of the signals 15 alone is an excuse: -9 and -6 are none.": "not in (0, -15) => > 0",
+        "Of the signals, only 15 is an excuse: -9 and -6 are none.": "not in (0, -15) => > 0",
         "The rank's own number is asked, not its place in the list.": (
             "for rank, code, words in ends => for rank, (_, code, words) in enumerate(ends)"
         ),
         "A RuntimeError is no excuse; a lost connection is.": "Connection reset => RuntimeError",
-        "Not signals alone: a rank that ends with an error of its own has no excuse, either.": (
-            lambda ends: [rank for rank, code, _ in ends if code < 0 and code != ENDED][:1]
-        ),
+        "Not signals alone: an error of its own, as of a closed file, is no excuse, either.": [
+            lambda ends: [rank for rank, code, _ in ends if code < 0 and code != ENDED][:1],
+            "Connection closed => closed",
+        ],
         "Of several without an excuse the first alone counts.": [
             "in ends: => in ends[::-1]:",
             lambda ends: [r for r, c, w in ends if c not in (0, ENDED) and "Connection" not in w],
         ],
         "Return a list, also of one rank alone.": "return [rank] => return rank",
-        "Rank 0 counts as False: ask for None. And -6 alone is no excuse.": [
+        "No code but 0 and -15 is an excuse. Or rank 0 counts as False: ask for None.": [
             "return [rank] => return [rank] * (rank > 0)",
             "(0, -15) => (0, -15, -6)",
         ],
-        "That rank gave up waiting for another, which was late. NCCL's watchdog says so, too.": [
+        "That rank gave up waiting, as a line of its words says. NCCL's watchdog says so, too.": [
             "gave_up = True => return [rank]",
             '"operation timeout" => ',
+            'in words for piece in waited => in words.split("\\n")[-1] for piece in waited',
         ],
         "Not only the first may have given up.": "gave_up = True => gave_up = rank == ends[0][0]",
         "One gave up waiting: look on, for a later rank may have no excuse.": (
@@ -124,17 +127,21 @@ check_culprit = Exercise(
         "The ranks' own numbers are asked, as numbers, not as text.": lambda ends: [
             str(rank) for rank in my_culprit(ends)
         ],
-        "Look at all that the launcher had to end (-15), and at no other: the rest has excuses.": [
+        "Look at all that the launcher had to end (-15), early or late, and at no other.": [
             "code == -15] => code in (0, -15)]",
             "_ in ends if gave_up and code == -15 => s in ends if gave_up and 'T' not in s",
             "code == -15] => code == -15][:1]",
+            "gave_up = True => gave_up, ends = True, ends[ends.index((rank, code, words)) :]",
             "code == -15] => code == -15][-1:]",
         ],
         "Go once through the ends of the ranks; then return.": (
             "gave_up = True => gave_up = True; ends.append(ends[0])"
         ),
     },
-    errors={"had not returned": "Go once through the ends of the ranks; then return."},
+    errors={
+        "had not returned": "Go once through the ends of the ranks; then return.",
+        "in <string>": "`LOST` holds two texts: any(piece in words for piece in LOST).",
+    },
     also_right=["code == -15] => code == -15][::-1]", lambda ends: set(my_culprit(ends))],
 )
 
@@ -163,7 +170,9 @@ ONE_OFF = "`step` steps are done: the next batch has that number, counted from 0
 ONE_ORDER = "Two of four epochs have one order, or the same one moved on: shuffle anew for each."
 TOGETHER = "The same samples are together in each epoch: shuffle the samples, not the batches."
 UNSHUFFLED = "The samples come in the order of the data: shuffle them."
-ALONE = "Give batch after batch: `data[numbers]`, or a DataLoader's, not the numbers alone."
+ALONE = (
+    "Give batch after batch: `data[numbers]`, or a DataLoader's. Not numbers alone, nor one batch."
+)
 COLUMN = 1, 9, 99  # times a sample's number
 COLUMNS = "A batch holds columns, all of the same samples: the inputs, then their targets; no rows."
 BEYOND = "`step` may exceed an epoch: count over all, and begin the next when one has ended."
@@ -303,7 +312,9 @@ check_batches = Exercise(
         ),
     },
     errors={
-        "had not returned|StopIteration|num_samples": BEYOND,
+        "had not returned": "Yield each batch at once: a list of all is never done. Or: " + BEYOND,
+        "StopIteration|num_samples": BEYOND,
+        "IndexError": "`data` and `size` are other ones here: take `len(data)` and `size`.",
         "(NoneType|function).*not iterable": NOTHING,
     },
     correct="Killed at any step, the run reads what it would have read.",
@@ -333,10 +344,13 @@ check_lost_share = Exercise(
             " / 2 => ",
             "/ 2 => / 4",
             "/ 2 => * 2",
+        ],
+        "Each failure loses every_s / 2: every_s counts once, in the repeated work, too.": [
             "+ every_s / 2 => + 1 / 2",
+            "+ every_s / 2 => + every_s * every_s / 2",
         ],
         "More hosts fail more often: failure_s / hosts.": [" / hosts => ", " / hosts =>  * hosts"],
-        "How often? A failure comes each failure_s / hosts: divide by that.": [
+        "How often? A failure comes every failure_s / hosts: divide by that.": [
             " / (failure_s / hosts) =>  * hosts",
             "/ hosts) => / hosts**0.5)",
             "/ 2 / => / 2 *",
@@ -368,7 +382,7 @@ check_lost_share = Exercise(
             lambda *given: round(my_lost_share(*given), 2),
             lambda *given: round(my_lost_share(*given), 4),
         ],
-        "Count failures, not the chance of one: they come each failure_s / hosts.": [
+        "Count failures, not the chance of one: they come every failure_s / hosts.": [
             lambda each, s, hosts, f: s / each + (1 - (1 - each / f) ** hosts) / 2,
             lambda each, s, hosts, f: s / each + each / 2 * (1 - (1 - 1 / f) ** hosts),
             lambda each, s, hosts, f: s / each - expm1(-each * hosts / f) / 2,

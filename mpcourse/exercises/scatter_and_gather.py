@@ -1,8 +1,9 @@
 """Exercises of page `scatter_and_gather`: scatter, nests, uneven means, one process's loss."""
 
+import dis
 import inspect
 import math
-from collections import UserDict
+from collections import OrderedDict, UserDict
 from dataclasses import dataclass
 from itertools import islice
 
@@ -21,7 +22,7 @@ from mpcourse.exercises.exercise import (
 )
 
 KEEP_THE_WAY = (
-    "The way back to what came in is cut: leave out detach, item, tolist and torch.tensor."
+    "The way back to what came in is cut: no detach, item, tolist, deepcopy, torch.tensor."
 )
 GRADIENTS = {"RuntimeError.*(requires grad|graph leaves)": KEEP_THE_WAY}
 EVEN = "Those are tensor_split's sizes: as even as possible. scatter fills each chunk up."
@@ -57,7 +58,9 @@ def borrowed_by(attempt, names):
 
     def is_own(name):
         helper = attempt.__globals__.get(name)
+        loads = {step.opname for step in dis.get_instructions(attempt) if step.argval == name}
         ours = inspect.isfunction(helper) and helper.__module__ == attempt.__module__
+        ours = ours and loads == {"LOAD_GLOBAL"}  # and no method of that name
         return ours and not borrowed(helper, names - {name} | {"scatter_rows"})  # the page's own
 
     return [name for name in borrowed(attempt, names) if not is_own(name)]
@@ -112,11 +115,12 @@ check_scatter = Exercise(
         "cut with slices instead.",
     ),
     same=same_kinds,
-    hint="Each chunk but the last has ceil(rows / devices) rows; return these tensors in order.",
+    hint="Each chunk but the last has ceil(rows / devices) rows; return a list of them, in order.",
     errors=GRADIENTS
     | {
         "had not returned": "A loop does not end: does the start move on by a chunk's size?",
         "slice indices|as an integer": FLOAT,
+        "list index out of range": "No index may run past an end; nothing has to be moved.",
         r"no len\(\)": "The second argument is a number already: it has no len.",
         "NVIDIA|CUDA": "torch's scatter is what you are to write, and needs GPUs: cut with slices.",
     },
@@ -145,9 +149,10 @@ check_scatter = Exercise(
             [len(b) // n * i for i in range(1, n)]
         ),
         "That slice has no end: start + size.": "start : start + size => start:",
-        "No row comes twice: the last chunk is shorter.": lambda b, n: list(
-            torch.cat([b, b[: -len(b) % -(-len(b) // n)]]).split(-(-len(b) // n))
-        ),
+        "No row comes twice: start a chunk's size apart; the last chunk is shorter.": [
+            lambda b, n: [*torch.cat([b, b[: -len(b) % -(-len(b) // n)]]).split(-(-len(b) // n))],
+            "len(batch), size => len(batch), num_devices",
+        ],
         "Neighbours stay together.": "start : start + size] => start // size :: num_devices]",
         "Those are columns: cut dimension 0, the rows.": lambda b, n: b.chunk(n, -1),
         "Those are lists: leave each chunk a tensor.": "size] => size].tolist()",
@@ -183,7 +188,7 @@ def my_scatter_nest(inputs, num_devices):
         return list(inputs.chunk(num_devices))
     if isinstance(inputs, dict) and inputs:
         columns = [my_scatter_nest(value, num_devices) for value in inputs.values()]
-        return [dict(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)]
+        return [type(inputs)(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)]
     if isinstance(inputs, tuple | list) and inputs:
         columns = [my_scatter_nest(value, num_devices) for value in inputs]
         return [type(inputs)(row) for row in zip(*columns, strict=False)]
@@ -204,6 +209,9 @@ class Options:
     rate: float
 
 
+ORDERED = "That was an OrderedDict: a dict too, and it stays one. Use isinstance and type(inputs)."
+
+
 def handing_over(play):
     """Plays like `play`; a `Settings` or `Options` has to arrive as the very object handed in.
 
@@ -220,7 +228,12 @@ def handing_over(play):
                 raise NotYet(ITSELF)
             return repr(leaf)
 
-        return tree_map(shown, play(attempt, inputs, num_devices))
+        result = tree_map(shown, play(attempt, inputs, num_devices))
+        if type(inputs) is OrderedDict and isinstance(result, list | tuple):
+            if any(type(each) is not OrderedDict for each in result):
+                raise NotYet(ORDERED)
+            return [*map(dict, result)]  # as an outcome arrives from another process
+        return result
 
     return playing
 
@@ -249,7 +262,7 @@ ROWS = torch.arange(4)
 UNEQUAL_ROWS = (8, 7), (9, 10), (4, 4, 3), (4, 3, 4), (3, 4, 4)
 FEWER = "A batch may fall into fewer chunks than devices: let zip stop at the shortest column."
 UNEQUAL = "Not all of those tensors have equally many rows: raise a ValueError."
-NESTS = "[dict(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)]"
+NESTS = "[type(inputs)(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)]"
 ROW_BY_ROW = "[type(inputs)(row) for row in zip(*columns, strict=False)]"
 NO_SINGLE = "tensors_in(inputs)}) => tensors_in(inputs) if len(tensor) > 1})"
 ITSELF = "A dataclass or a UserDict is handed over itself: not cut, not copied."
@@ -277,6 +290,7 @@ check_scatter_nest = Exercise(
         (None, 3),
         ({}, 3),
         ([], 2),
+        (OrderedDict(pixels=ROWS, rate=0.1), 2),
         ({"pixels": ROWS, "more": Options(0.1)}, 2),
         ({"pixels": ROWS, "more": Settings(rate=0.1)}, 2),
     ],
@@ -289,7 +303,7 @@ check_scatter_nest = Exercise(
         )
     ),
     same=same_kinds,
-    hint="Look at one kind of value after the other: tensor, dict, tuple or list, anything else.",
+    hint="Look at one kind of value after the other: tensor, dict, tuple or list, None and others.",
     errors=GRADIENTS
     | {
         "AssertionError|Exception": "Raise a ValueError, and only for unequal numbers of rows.",
@@ -297,7 +311,8 @@ check_scatter_nest = Exercise(
         "RecursionError": (
             "That never ends: call it for each value, not for inputs; a text consists of texts."
         ),
-        "ValueError(?!: (too many|not enough|dictionary))": "There, nothing is to be refused.",
+        "ValueError(?!: (too|not e|dict))": "Refuse nothing there: compare numbers of rows, len.",
+        "NVIDIA|CUDA": "torch's scatter is what you are to write: take the nest apart yourself.",
     },
     wrong={
         "Each device got the whole nest: its tensors are to be cut.": lambda nest, n: [nest] * n,
@@ -321,6 +336,10 @@ check_scatter_nest = Exercise(
             ("chunk(num_devices) => chunk(2)", "[inputs] * num_devices => [inputs] * 2"),
             "chunk(num_devices) => chunk(2)",
             "[inputs] * num_devices => [inputs] * 2",
+        ],
+        ORDERED: [
+            "type(inputs)(zip( => dict(zip(",
+            "isinstance(inputs, dict) => type(inputs) is dict",
         ],
         "None alone goes to every device, too: return a list.": (
             lambda nest, n: None if nest is None else my_scatter_nest(nest, n)
@@ -436,6 +455,8 @@ check_mean = Exercise(
             "chunk_sizes.sum() => max(chunk_sizes) / len(chunk_means)"
         ),
         "The number stands in a list: return it alone.": lambda m, n: [my_mean(m, n)],
+        "The middle mean is not the mean: add up the rows.": lambda m, n: m.median(),
+        "The last chunk does not count: it has to.": lambda m, n: my_mean(m[:-1], n[:-1]),
         "The first chunk alone: does return stand in the loop?": ".sum() / => [0] /",
         "Divide by all rows, not by the mean number of a chunk.": "s.sum() => s.float().mean()",
         "// rounds down; a mean keeps what / leaves.": ".sum() / => .sum() //",
@@ -454,8 +475,8 @@ check_mean = Exercise(
 def my_process_loss(scores, targets, total, num_processes):
     """The average divides by the number of processes, so each multiplies by it before.
 
-    A sum over no targets is 0, and so is its gradient. Where the gradients of several small batches
-    are added up before a step (gradient accumulation), `total` counts the targets of all of them.
+    With gradient accumulation, where the gradients of several small batches are added up before a
+    step, `total` counts the targets of all of them.
     """
     loss = nn.functional.cross_entropy(scores, targets, reduction="sum")
     return loss * num_processes / total
@@ -531,6 +552,7 @@ check_process_loss = Exercise(
         "used in the graph": NOT_FROM_SCORES,
         r"'int' object has no attribute": "total and num_processes are ints: use them as they are.",
         "not implemented for 'Long'": SWAPPED,
+        "second time|process group": "Return the loss alone: total is a sum already; no backward.",
         "out of bounds": "cross_entropy leaves out -100 by itself: leave ignore_index as it is.",
     },
     wrong={
@@ -544,6 +566,7 @@ check_process_loss = Exercise(
         "The average divides by the number of processes: multiply by it before.": [
             " * num_processes => ",
             "* num_processes => / num_processes",
+            f"* num_processes => * {COUNT}",
             ("sum => mean", "* num_processes / total => / num_processes"),
             ("sum => mean", f"* num_processes => * {COUNT}"),
         ],
@@ -554,7 +577,7 @@ check_process_loss = Exercise(
         "Upside down: times the number of processes, divided by total.": (
             "* num_processes / total => * total / num_processes"
         ),
-        "-100 is no target: divide by total, not by rows.": [
+        "Divide by total, not by this process's rows: -100 is no target.": [
             "* num_processes / total => / len(targets)",
             ("sum => mean", "* num_processes => * num_processes * len(targets)"),
         ],

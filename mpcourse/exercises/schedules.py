@@ -19,6 +19,7 @@ from mpcourse.schedules.validate import validate_schedule
 
 NO_SCHEDULE = "A schedule is a list with one list per device; "
 OUT_OF_ORDER = "Legal, but backwards go in the order of the micro-batches: first in, first out."
+HOMES = "Stages on the devices: {}, not {}: device r has stage {}."
 NO_ACTION = "Each entry is an Action(stage_index, kind, index): number, letter, number; got {}."
 
 
@@ -64,10 +65,14 @@ def first_row_that_differs(outcome, expected):
 def why_wrong(outcome, expected):
     wanted = [action for row in expected for action in row]
     size = max(a.stage_index for a in wanted) + 1, max(a.microbatch_index for a in wanted) + 1
+    homes = [[sorted({a.stage_index for a in row}) for row in s] for s in (outcome, expected)]
+    if homes[0] != homes[1]:
+        stage = "r + num_devices * c as its chunk c" if size[0] > len(expected) else "r"
+        return HOMES.format(*homes, stage)
     try:
         validate_schedule(outcome, *size)
     except ScheduleError as error:
-        return f"It cannot run: {str(error).removesuffix(' (I and W do as well)')}."
+        return f"Refused: {str(error).replace(', I, W', '').removesuffix(' (I and W do as well)')}."
     done = [action[::2] for row in outcome for action in row if action.kind == "B"]
     if sorted(done, key=lambda each: each[0]) != sorted(done):
         return OUT_OF_ORDER
@@ -101,10 +106,6 @@ def my_simulate(schedule, cost):
     return end
 
 
-NO_END_IN_SIGHT = (
-    "had not returned|RecursionError|KeyError: A|"
-    "RuntimeError(?!.* during iteration)"  # a list that changes while it is read is another slip
-)
 NEVER = "it can never start: leave it out of the dict."
 NOTHING = "What needs nothing starts when its device is free: put that time into the same max."
 SAME_DICT = "Two calls gave back the same dict: begin each call with an empty one."
@@ -162,9 +163,12 @@ check_simulate = Exercise(
         "iterable argument is empty|empty sequence": NOTHING,
         "TypeError: '(int|float)' object is not iterable": ONE,
         "IndexError": TOO_FAR,
-        "NameError|TypeError": "",  # its own line says enough
-        "(?i:deadlock)": "If some wait for ever, return the ends of those that did run.",
-        NO_END_IN_SIGHT: "All it needs has to end first. Stop if no device moved in a round.",
+        "attribute '[FB]'": "`cost` is a dict: an action takes cost[action.kind].",
+        "NameError|TypeError|during iteration": "",  # its own line says enough
+        "(?i:deadlock)|RecursionError|RuntimeError": (
+            "What can never start gets no end: return the ends of the others."
+        ),
+        "had not returned|KeyError: A": "All it needs has to end first. Stop if no device moved.",
     },
     wrong={
         "Waits are shared: it starts at the latest of these, not their sum.": "max([ => sum([",
@@ -189,10 +193,10 @@ check_simulate = Exercise(
             f"return end => return {{action: {whole}(end[action]) for action in end}}"
             for whole in ("int", "round")
         ],
-        "A round in which any device moved, not only the last one, is followed by another.": (
-            "for device, row in enumerate(rows): => for device, row in enumerate(rows):"
-            "\n            moved = False"
-        ),
+        "A round in which any device moved, not only the last one, is followed by another.": [
+            (again := "in enumerate(rows): => in enumerate(rows):\n            moved = False"),
+            ("moved = False => pass", again.replace(" m", " if not moved: break\n            m")),
+        ],
         "What needs(action, num_stages) lists has to end first.": ", *arrived => ",
         "An action takes cost[action.kind].": [
             "cost[action.kind] => 1",
@@ -278,9 +282,10 @@ check_one_f_one_b = Exercise(
             "num_stages - rank => max(1, num_stages - rank - 1)",
             "num_stages - rank => num_stages - rank - 1",
         ],
-        "Its warm-up is one too long: it runs, but every device holds one more.": (
+        "Its warm-up is too long: device r does num_stages - r forwards, so the last one 1.": (
             "num_stages - rank => num_stages - rank + 1"
         ),
+        "The warm-up is the smaller of two numbers: min(), not max().": "min( => max(",
         "There are never more forwards ahead than there are micro-batches.": [
             "min(num_microbatches, => max(0,",
             ("min(num_microbatches, => max(0,", "- rank) => - rank - 1)", '"BF" => "FB"'),
@@ -297,6 +302,8 @@ check_one_f_one_b = Exercise(
             "num_stages - rank => rank",
         ],
         "One micro-batch at a time: that is the naive schedule.": naive_schedule,
+        "One list per stage: `return` after the loop.": "return schedule => return schedule[:1]",
+        "num_stages comes before num_microbatches.": lambda m, p: my_one_f_one_b(p, m),
         OUT_OF_ORDER: "number_actions( => latest_first(",
     },
     also_right=[("* ahead => * (ahead - 1)", '"BF" => "FB"', "s - ahead) => s - ahead + 1)")],
@@ -368,6 +375,7 @@ check_interleaved = Exercise(
             "min(len(order), => min(m,",
         ],
         "Each device does 2 forwards more than the next before its first B, not 1.": "2 * (p => (p",
+        "2 forwards ahead of the next device, for all num_chunks.": "2 * (p => num_chunks * (p",
         "Its warm-up lacks 2 * (num_devices - 1 - r) forwards: each is 2 ahead of the next.": (
             " + 2 * (p - 1 - rank) => "
         ),
@@ -381,6 +389,7 @@ check_interleaved = Exercise(
         "Where no forward is ahead, no backward is left: [-0:] is all of them.": (
             "backwards[len(order) - ahead :] => backwards[-ahead:]"
         ),
+        "num_microbatches comes before num_chunks.": lambda p, v, m: my_interleaved(p, m, v),
         "One list per device, not per stage.": lambda p, m, v: one_f_one_b_schedule(p * v, m),
         "A device has num_chunks stages, not one.": lambda p, m, v: gpipe_schedule(p, m),
     },

@@ -2,6 +2,7 @@
 
 from functools import partial
 from itertools import product
+from numbers import Real
 
 import torch
 import torch._dynamo  # an optimizer needs it: seconds that no attempt is to be charged for
@@ -122,6 +123,7 @@ check_state_step = Exercise(
             "scatter(weight.grad) => scatter(weight.grad) * len(part) / weight.numel()",
             "scatter(weight.grad) => weight.grad.view(-1)[: len(part)]",
             "scatter(weight.grad) => scatter(weight.grad) / 2",
+            "scatter(weight.grad) => scatter(weight.grad) * (weight.numel() // len(part))",
         ],
         "A part is weights: zero its gradient, by `part.grad = None`, and not the part.": [
             "view_as(weight)) => view_as(weight))\n        part.zero_()",
@@ -281,7 +283,7 @@ check_bytes_sent = Exercise(
         "A reduce-scatter takes the all-reduce's place in stage 1: two rounds.": "[2, 2 => [2, 3",
         "Stages 0 and 1 send in the step, when the gradients of all backwards have added up.": [
             "[2, 2 => [2, backwards + 1",
-            "[2, => [2 * backwards,",
+            *("[2, => [2 * backwards,", "[2, 2 => [2, 2 * backwards"),
         ],
         "Stage 2 keeps no whole gradient: every backward scatters anew.": "backwards + 1 => 2",
         "In stage 2 a backward scatters: one round, not two.": "backwards + => 2 * backwards +",
@@ -297,7 +299,7 @@ check_bytes_sent = Exercise(
         "In each round of a ring a rank sends (n - 1) / n of the bytes.": [
             f"(ranks - 1) / ranks => {said}" for said in ("(ranks > 1)", "1 / ranks", "(ranks - 1)")
         ],
-        "On several ranks no stage sends 0 bytes. `//` rounds down: divide by `/`.": [
+        "On several ranks no stage sends nearly 0 bytes. `//` rounds down, and / 1e9 makes GB.": [
             f"(ranks - 1) / ranks => {said}"
             for said in ("((ranks - 1) // ranks)", "(ranks - 1) // ranks")
         ],
@@ -354,9 +356,9 @@ def as_table(attempt, forward, ahead):
     found = {name: numbers(table[name]) for name in NAMES}
     for name, pair in found.items():
         two = isinstance(pair, list) and len(pair) == 2
-        if not two or not all(isinstance(each, int | float) for each in pair):
+        if not two or not all(isinstance(each, Real) for each in pair):
             raise NotYet(f"got {name}: {short(pair)}", "Each has two numbers, begin and end.")
-    return found
+    return {name: [*map(float, pair)] for name, pair in found.items()}  # also fractions
 
 
 def first_that_differs(outcome, expected):
@@ -420,7 +422,10 @@ check_timetable = Exercise(
         "KeyError: '?g": "A layer needs its gather's end: ask for it first.",
         "KeyError": "The dict has no such name yet: fill it in the order of time.",
     },
-    also_right=[f"{OWN} => max([now, table['g' + str(k)][-1]])", "{}, 0, 0, 0 => {}, 0.0, 0.0, 0"],
+    also_right=[
+        f"{OWN} => max([now, table['g' + str(k)][-1]])",
+        "0, 0, 0 => *3 * [__import__('fractions').Fraction()]",
+    ],
 )
 
 # 5. A norm over all ranks

@@ -92,11 +92,14 @@ check_both_at_once = Exercise(
         "runs|'function' object is not": "Hand over half_a itself.",
         "Result|'method'": RESULTS,
         "'submit'": PLACES,
-        "must be Tensor|equal size|same number of dimensions": SUMS,
+        "must be Tensor|equal size|number of dimensions|'int' and '(list|tuple)'": SUMS,
         "on the same device": MOVE,
     },
     wrong={
-        "One began after the other's end: which call waited?": (".submit => .run", ".result() => "),
+        "One began after the other's end: which call waited?": [
+            (".submit => .run", ".result() => "),
+            (".submit => .run", ".result() => ", f"{ADDED} => first_half + second_half"),
+        ],
         "Hand over half_a itself.": ["(half_a) => (lambda: half_a)", "(half_a) => (half_a())"],
         "Results are no values yet: use result().": f"{ADDED} => [result_a, result_b]",
         "Side by side is not added: add the matching ones.": f"{ADDED} => first_half + second_half",
@@ -174,7 +177,7 @@ def napping(attempt, kind, given):
 
     def sleep():
         start = time.perf_counter()
-        time.sleep(NAP_S)
+        time.sleep(NAP_S if kind == "idle" else NAP_S / 2)
         naps.append(time.perf_counter() - start)
 
     def nap():
@@ -254,7 +257,7 @@ check_time = Exercise(
         IDLE: "    return => \n    time.sleep(0.3)\n    return",
         "and no error": [".result() => ", ".result() => .exception()"],
         SLEPT: "synchronize([device])\n    start => time.sleep(0.5)\n    start",
-        ROUNDED: [f"{TAKEN} => {way}" for way in (f"round({TAKEN}, 1)", f"int({TAKEN})", "0.2")],
+        ROUNDED: [f"{TAKEN} => {w}" for w in (f"round({TAKEN}, 1)", f"max(0.2, {TAKEN})", "0.2")],
         NO_RETURN: f"return {TAKEN} => print({TAKEN})",
         ALONE: (
             "device.submit => value = device.submit",
@@ -442,7 +445,8 @@ def at_work(attempt, given, trial, hint):
     finally:
         threading.excepthook = hook
     if died and LATE in outcome:
-        raise NotYet(f"wait() {LATE}. {DIED} {died[0]}.", hint * (hint != ITS_VALUE))
+        hint = LEFT if "raised" in outcome[0] else hint * (hint != ITS_VALUE)
+        raise NotYet(f"wait() {LATE}. {DIED} {died[0]}.", hint)
     return outcome
 
 
@@ -452,17 +456,20 @@ POLLS = f"While there is no job, your worker runs a loop, on a core: let get wai
 WAIT_POLLS = "While it waits, wait runs a loop, on a core and with the GIL: let the box's get wait."
 Unforeseen = type("Unforeseen", (Exception,), {})  # errors which no attempt can name
 DIED = "The worker's thread has ended:"
+LEFT = "The thread has ended: no error may leave the loop."
 ITS_VALUE = "wait waits for the value and returns it."
 NO_TIMEOUT = "wait waits for as long as the job takes: no timeout."
 DAEMON = "The worker's own thread, a daemon (daemon=True), runs the jobs."
-IN_ORDER = "One thread for each worker, with a queue of its own, runs each job once, in order."
+IN_ORDER = "A worker: own queue, one thread; it runs each job once, in order; wait gives its value."
 MARKED = "0, None, errors, tuples are values too: mark beside the value whether fn() has raised."
 POOL = "Its thread is no daemon, as a pool's is none: start your own, with daemon=True."
-UNCALLED = "Does the thread get serve itself? serve() runs here, and never returns."
+UNCALLED = (
+    "Hand the thread serve, not serve(), which never returns. Or does hand_over wait on a queue?"
+)
 SIGNATURES = "Who takes what? It is my_worker(), then hand_over(fn), then wait()."
 THE_ERROR = (
     "Catch what fn() raises, put it into the box (inside except: after it, its name is gone), and "
-    "raise that very error in wait."
+    "raise that very error in that job's wait alone."
 )
 SAME = "Each error must leave the same thread running: start no new one."
 OWN_QUEUE = "Two threads take from one queue: each worker needs its own, made inside my_worker."
@@ -482,7 +489,7 @@ check_worker = Exercise(
         ("a job that says where it runs", own_thread, DAEMON),
         ("jobs that return 0, None, an error, ()", came_of(int, [].clear, KeyError, tuple), MARKED),
         ("a job that raises an error, then another job", after(IndexError), THE_ERROR),
-        ("the same with a class of error of its own", after(Unforeseen), "Catch all: Exception."),
+        ("the same with an error class of its own", after(Unforeseen), "Catch all: Exception."),
         ("a new worker's first two jobs, which raise two errors", failing_first, OWN_BOX),
         ("a long job and three behind it", behind_a_long_job, IN_ORDER),
         ("a job that naps, then a pause without jobs", without_loops, ITS_VALUE),
@@ -520,7 +527,7 @@ check_worker = Exercise(
             "((fn(), None)) => (got if type(got := fn()) is tuple else (got, None))",
         ],
         "The error is returned: raise it.": "raise error => return error",
-        "The thread has ended: no error may leave the loop.": "box.put((N => return box.put((N",
+        LEFT: "box.put((N => return box.put((N",
         THE_ERROR: [
             "None, error => None, None",
             "box.put((None, error)) => pass",

@@ -26,14 +26,14 @@ from mpcourse.schedules.named import make_schedule
 
 # 1. The lines between start and end
 
-ONLY_FORWARD = "no gradient: schedule.step needs loss_fn and targets; no zero_grad after it."
+ONLY_FORWARD = "no gradient: step calls schedule.step (with loss_fn, targets); no zero_grad after."
 OWN = "Return this rank's own blocks; rank 0 has the first of the net."
 NO_OPTIMIZER = "No optimizer in step: it leaves gradients, and the weights as they are."
-LENGTH = "Call schedule.step once, keep scale_grads; the loss is a part's mean cross_entropy."
+LENGTH = "Call schedule.step once, keep scale_grads: torch divides already. The loss is a mean."
 LOSS = "loss_fn takes (output, target) of a part, in this order: nn.functional.cross_entropy."
 NO_LIST = "Hand schedule.step a list to fill, losses=losses, and return it on every rank."
 ONE_LIST = "Make the list within step: the next step puts its own losses into a shared one."
-PARTS = "Return the mean loss of each of `microbatches` parts: ScheduleGPipe(stage, microbatches)."
+PARTS = "Return the mean loss of each part, undivided: ScheduleGPipe(stage, microbatches)."
 NO_PIPELINE = "Only rank 0 has the inputs here: what others work on comes through schedule.step."
 STAGES = "PipelineStage(layers, rank, count, device): its own rank's layers; stage 0 is the first."
 SLICE = "Weights are saved and joined by name: return a slice, net[a:b], which keeps the names."
@@ -139,7 +139,7 @@ def left_behind(attempt, count, microbatches):
         stayed = [name for name, tensors in used.items() if stays(tensors)]
         if stays(mine) and stays(net[rank * size :][:size].parameters()):
             stayed.append("blocks")
-        copied = not staged.issuperset(map(id, mine))
+        copied = bool(staged) and not staged.issuperset(map(id, mine))
         return mine, grads, losses, stayed, copied, unlike(layers, net, rank, size)
 
     def unlike(layers, net, rank, size):
@@ -216,6 +216,7 @@ check_pipeline = Exercise(
         "thread goes on: take the loop out, and restart the kernel.",
         "missing 2 .*'inputs' and": "Return step itself, without brackets: the check calls it.",
         "5 were given": "The check calls my_pipeline(rank, count, device, net, microbatches).",
+        "SystemExit": "No exit in your lines: other ranks wait for this one.",
         "NameError": "This name is not defined: look how it is written where you make it.",
         "stage_index|Stage index|out of range|argument: 'device'|group size": STAGES,
         # 'comms': what torch 2.11's destroy_process_group misses in a thread's own world
@@ -235,7 +236,11 @@ check_pipeline = Exercise(
     },
     wrong={
         OWN: "return layers => return net",
-        ONLY_FORWARD: [", loss_fn=nn.functional.cross_entropy => ", ".step( => .eval("],
+        ONLY_FORWARD: [
+            ", loss_fn=nn.functional.cross_entropy => ",
+            ".step( => .eval(",
+            "stage = => return layers, lambda x, y: []; stage =",
+        ],
         NO_OPTIMIZER: "return losses => torch.optim.SGD(layers.parameters(), 1).step(); "
         "return losses",
         "has other weights than": [
@@ -311,7 +316,8 @@ check_pipeline = Exercise(
 # 3. Messages in an order
 
 BLOCKED = "Each waits for the other: write both ends of a message in the same moment."
-NAMES = "By its stage: 0SEND_F1 goes to 1RECV_F1, 1SEND_B1 to 0RECV_B1; what an I made goes as B."
+NAMES = "A word begins with the stage that does it: 0SEND_F1 goes to 1RECV_F1, 1SEND_B1 to "
+NAMES += "0RECV_B1; what an I made goes as B."
 NAMES += " A rank may hold several stages: read from the rows which. It sends itself nothing."
 EARLY = "Its next action waits: so wait with it, and do no later one. Keep the order of each row."
 STOPS = "It stops too early: note makes(action) as done, and go on until all rows are empty."
@@ -475,6 +481,7 @@ EMPTY = "A part of padding alone has the mean 0/0; its sum is 0."
 KINDS = "new_full keeps the type of the targets."
 ZERO = "0 is a class, whose row the loss counts; -100 is left out."
 COUNT = "Divide by the targets that count: padding does not, nor what was -100 before."
+NO_COPIES = "Add zeros: neither copies nor ones."
 MINUS = "-1 is not left out: ignore_index is -100."
 
 
@@ -490,6 +497,10 @@ def in_parts(attempt, inputs, targets, rows, parts):
         raise NotYet("got targets that are no whole numbers", SWAPPED)
     if (added := labels[len(targets) :][:1].tolist()) in ([0], [-1]):
         raise NotYet(f"got the target {added[0]} for a new row", MINUS if added[0] else ZERO)
+    if len(longer) == len(labels) != rows:
+        raise NotYet(f"{rows} rows are asked, and got {len(longer)}", "Add rows - len(inputs).")
+    if same(longer[: len(inputs)], inputs) and longer[len(inputs) :].any():
+        raise NotYet("got new rows that are no zeros", NO_COPIES)
     outputs = torch.outer(torch.arange(1.0, rows + 1), torch.tensor([0.2, -0.1, 0.3]))
     outputs.requires_grad_()
     if [len(each) for each in found[:2]] == [rows] * 2:
@@ -559,10 +570,11 @@ check_padded = Exercise(
             'reduction="sum") => reduction="sum").item()',
             'reduction="sum") => reduction="sum").detach()',
         ],
-        "{2} rows are asked.": [
+        " rows are asked, and got ": [
             "rows - len(inputs) => -len(inputs) % 4",
             "rows - len(inputs) => rows",
             "rows - len(inputs) => 16 - len(inputs)",
+            "rows - len(inputs) => rows - len(inputs) + 1",
             "rows - len(inputs) => 0",
         ],
         "Add as many targets as rows.": [
@@ -592,8 +604,7 @@ check_padded = Exercise(
         ),
         KINDS: "-100)]) => -100)]).int()",
         "Add the rows behind those of the batch.": "])\n => ][::-1])\n",
-        "Add zeros, no copies.": "inputs.new_zeros(more, *inputs.shape[1:]) => "
-        "inputs[-1:].repeat_interleave(more, 0)",
+        NO_COPIES: ["new_zeros( => new_ones(", "shape[1:])]) => shape[1:]) + inputs[-1:]])"],
         "That is a mean over a part: one real row weighs as much as four, and a part of padding "
         "alone gives nan.": [
             '(output, target, reduction="sum") / counted => (output, target)',

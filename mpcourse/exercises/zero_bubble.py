@@ -36,6 +36,7 @@ ONE_EACH = "The function of W makes one product: that of I has been made already
 EMPTY = "The function of W returns nothing: it returns the weight's gradient."
 BY_TORCH = "Asked for is one product of matrices by torch (@): PutOff goes on with its tensor."
 NO_AUTOGRAD = "No autograd here: two matrix products will do."
+DTYPE = "Both halves have the dtype of gradient: leave it as it is."
 
 
 def my_halves(x, weight, gradient):
@@ -47,12 +48,12 @@ def my_halves(x, weight, gradient):
 
 
 def both_halves(attempt, *case):
-    if borrowed(attempt, {"vjp", "grad", "backward", "enable_grad"}):
-        raise NotYet(NO_AUTOGRAD)
     counter = FlopCounterMode(display=False)
     with torch.inference_mode():  # no graph, in no helper either
         with counter:
             outcome = attempt(*case)
+        if borrowed(attempt, {"vjp", "grad", "backward", "enable_grad"}):
+            raise NotYet(NO_AUTOGRAD)
         if not isinstance(outcome, tuple | list) or len(outcome) != 2 or callable(outcome[0]):
             raise NotYet(*[NO_RETURN] * (outcome is None), TWO)
         now, later = outcome
@@ -68,6 +69,8 @@ def both_halves(attempt, *case):
         tensors = isinstance(now, torch.Tensor) and isinstance(made, torch.Tensor)
         if not tensors or min(counter.get_total_flops(), second.get_total_flops()) < product:
             raise NotYet(BY_TORCH)
+        if {now.dtype, made.dtype} != {case[2].dtype}:
+            raise NotYet(DTYPE)
         return now, made
 
 
@@ -98,6 +101,7 @@ check_halves = Exercise(
         "nference|not require grad": NO_AUTOGRAD,
         "must match": STAR,
         "required positional arguments?: '": ALONE,
+        "is not defined": "A name is not defined: compare it with those in the first line.",
         "": SHAPES,
     },
     wrong={
@@ -138,13 +142,17 @@ check_halves = Exercise(
             ("lambda: gradient.T @ x => lambda: w", "return => w = gradient.T @ x; return"),
         ],
         ALONE: "lambda: => lambda x, gradient:",
+        DTYPE: [
+            "gradient @ weight => gradient.float() @ weight.float()",
+            "T @ x => T.half() @ x.half()",
+        ],
         AS_IT_CAME: [
             f"return gradient @ weight, => now = gradient @ weight; {change}; return now,"
             for change in ("x.zero_()", "gradient.zero_()", "weight.zero_()")
         ],
     },
     also_right=[
-        lambda x, w, g: [(w.T @ g.T).T, lambda: (x.float().T @ g.float()).T],
+        lambda x, w, g: [(w.T @ g.T).T, lambda: (x.T @ g).T],
         lambda x, w, g: (g @ w, partial(torch.einsum, "no,ni->oi", g, x)),
     ],
 )
@@ -158,7 +166,9 @@ NOT_MORE_AHEAD = "Each W follows its I: here the forwards ahead are too many, no
 GIVEN_BACK = "W gives back what is held: do one before that F."
 BOTH_TOO_MANY = "Begin with as many forwards as 1F1B, then do a W before an F that finds no room."
 STILL_WHOLE = "Its backwards are whole. Which half of them does the stage before wait for?"
-REVERSED = "The other way round: the last device does fewest F ahead, so most W may wait there."
+REVERSED = (
+    "The other way round: the last device does the fewest F ahead, so the most W may wait there."
+)
 BESIDE = "A W beside its I fills no hole. Which devices hold less than the cap allows?"
 ORDER = "Keep 1F1B's order of F and I: an F too early takes a W's room, too late lets others wait."
 HOLES_LEFT = "Some W wait, but holes are left. Where does a device wait before its last I?"
@@ -232,6 +242,7 @@ def written(attempt, p, m):
 def legal(outcome, p, m, cap, too_full):
     """The schedule, if it can run, and who else wrote it; `too_full` makes words for too much."""
     schedule = as_actions(outcome[0])
+    stages = [len({action.stage_index for action in row}) for row in schedule]
     try:
         validate_schedule(schedule, p, m, max_activations=cap)
     except ScheduleError as error:
@@ -241,9 +252,9 @@ def legal(outcome, p, m, cap, too_full):
         whys["has stage_index"] = ONE_STAGE_EACH
         why = next((whys[part] for part in whys if part in str(error)), "")
         found = len(schedule), len({a.microbatch_index for row in schedule for a in row})
-        why = why if found == (p, m) else ANY_SIZE
+        why = ONE_STAGE_EACH if max(stages, default=0) > 1 else why if found == (p, m) else ANY_SIZE
         raise NotYet(str(error), why) from None
-    if [len({action.stage_index for action in row}) for row in schedule] != [1] * p:
+    if stages != [1] * p:
         raise NotYet(ONE_STAGE_EACH)
     return schedule, outcome[1]
 
