@@ -140,7 +140,7 @@ check_culprit = Exercise(
     },
     errors={
         "had not returned": "Go once through the ends of the ranks; then return.",
-        "in <string>": "`LOST` holds two texts: any(piece in words for piece in LOST).",
+        "in <string>.*tuple": "`LOST` holds two texts: any(piece in words for piece in LOST).",
     },
     also_right=["code == -15] => code == -15][::-1]", lambda ends: set(my_culprit(ends))],
 )
@@ -313,8 +313,8 @@ check_batches = Exercise(
     },
     errors={
         "had not returned": "Yield each batch at once: a list of all is never done. Or: " + BEYOND,
-        "StopIteration|num_samples": BEYOND,
-        "IndexError": "`data` and `size` are other ones here: take `len(data)` and `size`.",
+        "StopIteration|num_samples|index out of range": BEYOND,
+        "out of bounds": "`data` and `size` are other ones here: take `len(data)` and `size`.",
         "(NoneType|function).*not iterable": NOTHING,
     },
     correct="Killed at any step, the run reads what it would have read.",

@@ -311,7 +311,7 @@ check_scatter_nest = Exercise(
         "RecursionError": (
             "That never ends: call it for each value, not for inputs; a text consists of texts."
         ),
-        "ValueError(?!: (too|not e|dict))": "Refuse nothing there: compare numbers of rows, len.",
+        "ValueError(?!: (too m|not en|dict))": "Refuse nothing: compare numbers of rows, len.",
         "NVIDIA|CUDA": "torch's scatter is what you are to write: take the nest apart yourself.",
     },
     wrong={
@@ -457,7 +457,10 @@ check_mean = Exercise(
         "The number stands in a list: return it alone.": lambda m, n: [my_mean(m, n)],
         "The middle mean is not the mean: add up the rows.": lambda m, n: m.median(),
         "The last chunk does not count: it has to.": lambda m, n: my_mean(m[:-1], n[:-1]),
-        "The first chunk alone: does return stand in the loop?": ".sum() / => [0] /",
+        "The first chunk alone: does return stand in the loop?": [
+            ".sum() / => [0] /",
+            lambda m, n: m[0],
+        ],
         "Divide by all rows, not by the mean number of a chunk.": "s.sum() => s.float().mean()",
         "// rounds down; a mean keeps what / leaves.": ".sum() / => .sum() //",
         "That divides twice: by all rows, then by the number of chunks.": ".sum() / => .mean() /",

@@ -375,7 +375,7 @@ check_interleaved = Exercise(
             "min(len(order), => min(m,",
         ],
         "Each device does 2 forwards more than the next before its first B, not 1.": "2 * (p => (p",
-        "2 forwards ahead of the next device, for all num_chunks.": "2 * (p => num_chunks * (p",
+        "2 forwards ahead of the next device, whatever num_chunks is.": "2 * (p => num_chunks * (p",
         "Its warm-up lacks 2 * (num_devices - 1 - r) forwards: each is 2 ahead of the next.": (
             " + 2 * (p - 1 - rank) => "
         ),

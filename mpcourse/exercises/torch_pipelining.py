@@ -221,7 +221,7 @@ check_pipeline = Exercise(
         "stage_index|Stage index|out of range|argument: 'device'|group size": STAGES,
         # 'comms': what torch 2.11's destroy_process_group misses in a thread's own world
         "destroy_process_group|group twice|not been initialized|'comms'": "No init, no destroy.",
-        'attribute \'|required "forward"': "A stage wraps one module: a slice of net is one.",
+        '(list|tuple)\' object has no att|required "forward"': "A stage wraps one module: a slice.",
         r"Expecting \d+ losses but got 0": ONLY_FORWARD,
         "to match target batch_size": ALL_ROWS,
         "takes 2 positional|has type list|argument '(?!target)|batch_size|arg_mbs": INPUTS,
