@@ -274,6 +274,7 @@ check_deadlock = Exercise(
         ([[(S, 1)], [(R, 0), (S, 2)], [(R, 3), (R, 1)], []],),
         ([[(R, 1)], [(R, 0)], [(S, 3)], [(R, 2)]],),
         ([[(S, (r + 1) % 5), (R, (r - 1) % 5)] for r in range(5)],),
+        ([[(S, 0), (R, 0)], []],),
         ([[(R, 4), (S, 1)], *([(S, (r + 1) % 5), (R, r - 1)] for r in range(1, 5))],),
         (  # the last rank begins, and hands on: a pass over the ranks can move one pair only
             [[(R, r + 1)] * 3 * (r < 5) + [(S, r - 1)] * 3 * (r > 0) for r in range(6)],
@@ -306,6 +307,10 @@ check_deadlock = Exercise(
                 "range(len(programs) + max(map(len, programs), default=0))",
             )
         ],
+        "A send to oneself waits for a receive that stands behind it.": (
+            'next_of(other) == ("recv", rank) => '
+            '(other == rank or next_of(other) == ("recv", rank))'
+        ),
         "A recv names its sender: it meets a send from no other rank.": (
             'next_of(other) == ("recv", rank) => (next_of(other) or "e")[0] == "recv"'
         ),

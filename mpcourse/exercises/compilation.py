@@ -60,6 +60,8 @@ def with_a_memory(attempt, entry, operations):
         raise NotYet(
             "C++ reads your lines: no comments (# or //), no types (:); between - and -, a space."
         )
+    if any(re.search(r"[ (]\d+f\b", each) for each in lines):
+        raise NotYet("C++ has no whole number with an f (2f): put constants in as they are.")
     if any("\n" in each.strip() for each in lines):
         raise NotYet("One of your texts has two lines: give each line a text of its own.")
     if kept := {*re.findall(r"\b\w+", " ".join(lines))} & CPP:
@@ -95,6 +97,7 @@ check_kernel = Exercise(
     cases=[
         ("x_0", [("mul", "x_0", "*", 3.0)]),
         ("x_0", [("sub", "x_0", "-", 3.0)]),
+        ("x_0", [("mul", "x_0", "*", 2)]),
         ("x_0", [("sub", "x_0", "-", -2.5)]),
         ("x_0", [("mul", "x_0", "*", 3.0), ("add", "mul", "+", 1.0)]),
         ("l_y_", [("sub", 1.0, "-", "l_y_"), ("mul", "sub", "*", 1.0625)]),
@@ -134,6 +137,9 @@ check_kernel = Exercise(
             (STORE_EACH, NO_STORE),
             ("{entry} = => result[i] =", "{name} = {left} => result[i] = result[i]", NO_STORE),
         ],
+        "C++ has no whole number with an f": (
+            '{right}" => {right}" + "f" * isinstance(right, int | float)'
+        ),
         "That is the first operation alone: go on to the last.": "operations: => operations[:1]:",
         "That copies the input: store the last result.": '{name}"] => {entry}"]',
         "Nothing is stored: the last line writes to result[i].": NO_STORE,

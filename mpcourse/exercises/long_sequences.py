@@ -22,6 +22,9 @@ def drawn(seed, *shapes):
 OVERFLOW = "`exp` of hundreds is inf, of minus hundreds 0: first subtract a row's new log-sum."
 LOG_SUM = "The outputs are right. The log-sum is that of all keys: sums add up, not logarithms."
 WEIGH = "In each row, a part's weight is its share of all exponentials. Return the log-sum, too."
+NO_KEYS = (
+    "A part of no keys has the log-sum -inf and weighs 0: `torch.logaddexp` makes no nan of it."
+)
 CLAMPED = "Clamped, large log-sums weigh alike: first subtract a row's new log-sum."
 
 
@@ -34,7 +37,9 @@ def my_merge(first, second):
 
 
 def part(scale, seed):
-    """Three queries over four keys: one high, one low."""
+    """Three queries over four keys: one high, one low; or over none."""
+    if seed is None:
+        return torch.zeros(3, 4).double(), torch.full((3, 1), -torch.inf).double()
     scores, value = drawn(seed, (3, 4), (4, 4))
     scores = scale * scores + torch.tensor([[2.0], [scale], [-scale]]).double()
     return scores.softmax(-1) @ value, scores.logsumexp(-1, keepdim=True)
@@ -43,7 +48,7 @@ def part(scale, seed):
 def merged(attempt, scale, one, two):
     found = attempt(part(scale, one), part(scale, two))
     if isinstance(found, tuple | list) and not all(each.isfinite().all() for each in found):
-        raise NotYet(f"got {short(found)}", OVERFLOW)
+        raise NotYet(f"got {short(found)}", NO_KEYS if one is None else OVERFLOW)
     return found
 
 
@@ -54,8 +59,11 @@ def what_to_merge(found, right):
 check_merge = Exercise(
     my_merge,
     read_again='"Can a softmax be computed in two parts?"',
-    cases=[(1.0, 1, 2), (1.0, 3, 4), (2000.0, 5, 6), (2000.0, 6, 5)],
-    given="two partial attentions whose scores are about {0:g} in size",
+    cases=[(1.0, 1, 2), (1.0, 3, 4), (2000.0, 5, 6), (2000.0, 6, 5), (1.0, None, 7)],
+    given=lambda scale, one, _: (
+        f"two partial attentions whose scores are about {scale:g} in size"
+        + ", the first over no keys" * (one is None)
+    ),
     play=merged,
     hint=what_to_merge,
     wrong={
@@ -96,6 +104,10 @@ check_merge = Exercise(
             (over := " - log_sum).exp() => ).exp() / (log_sum_1.exp() + log_sum_2.exp())"),
             (over, "return output => return output.nan_to_num()"),
         ],
+        NO_KEYS: (
+            "torch.logaddexp(log_sum_1, log_sum_2) => "
+            "log_sum_1 - nn.functional.logsigmoid(log_sum_1 - log_sum_2)"
+        ),
         CLAMPED: [
             f"return output, log_sum => one, two = (each.clamp(max={most}).exp() for each in "
             "(log_sum_1, log_sum_2)); "

@@ -103,6 +103,9 @@ check_training_step = Exercise(
             "return loss => return loss.cpu()",
             "return loss => return loss.to(first)",
         ],
+        "Call backward once: a second one finds no graph.": (
+            "return loss => loss.backward(); return loss"
+        ),
         "The inputs go straight to {0}.": "inputs.to => inputs.to(second).to",
         "The inputs need no gradient: it would be one more copy.": (
             "inputs.to => inputs.requires_grad_().to"
@@ -143,6 +146,7 @@ check_training_step = Exercise(
         ),
         "for 'Long'": "The order is cross_entropy(outputs, labels).",
         "does not require grad": "The loss needs its graph: no no_grad() here, no detach().",
+        "a second time": "Call backward once: a second one finds no graph.",
         r"linear\(\): argument 'input'": "Call a part with rows: front(inputs), back(hidden).",
         "'target'": "cross_entropy takes both, outputs and labels.",
         "positional argument": "Six arguments come in, from front to second; a part takes one.",
@@ -211,6 +215,8 @@ def cut_into_stages(attempt, sizes, num_stages):
     numbers = [*chain(*layers)]
     if "not the model's own" not in numbers and numbers != [*range(len(sizes))]:
         raise NotYet(f"got layers {layers}: keep each layer once, and their order")
+    if any(p.is_meta for stage in stages for p in stage.parameters()):
+        raise NotYet("the layers have lost their numbers: leave them where they are")
     return layers, parameters_of(stages)
 
 
@@ -306,6 +312,7 @@ check_split = Exercise(
         "Halves of halves may miss the best: compare all cuts at once.": in_halves,
         "No stage may be empty: cuts differ, and none is at an end.": "range(1, => range(0,",
         "expected a list of nn.Sequential": "model[a:b] => list(model[a:b])",
+        "have lost their numbers": lambda m, n: my_split(m.to("meta"), n),
         "the model has lost layers": lambda m, n: [my_split(m, n), m.pop(0)][0],
         "A layer may have no weight": "in layer.parameters() => in [layer.weight]",
         "It takes two arguments": lambda m: [m],
@@ -343,7 +350,7 @@ def outputs_of_parts(attempt, count, height, width):
     """Outputs, and the gradients in the model; each part has to hold its layers of the model."""
     torch.default_generator.manual_seed(4004)
     model = _Net(height * width).double()
-    images = 9 * torch.randn(count, 1, height, width).double()
+    images = 30 * torch.randn(count, 1, height, width).double()
     parts = attempt(model)
     listed = isinstance(parts, list | tuple | nn.Sequential | nn.ModuleList)
     if not listed or [isinstance(part, nn.Module) for part in parts] != [True, True]:
@@ -403,7 +410,7 @@ check_parts = Exercise(
         "nn.ReLU is a class": ["nn.ReLU() => nn.ReLU", "nn.ReLU() => torch.relu"],
         "The model has ReLU there, nothing else.": [
             f"{where}nn.ReLU() => {where}nn.{name}()"
-            for name in ("GELU", "LeakyReLU", "Tanh", "Sigmoid", "SiLU", "ELU")
+            for name in ("GELU", "LeakyReLU", "Tanh", "Sigmoid", "SiLU", "ELU", "ReLU6")
             for where in ("", "model.fc1, ", "model.fc2, ")
         ],
         "the parts give two answers": "model.fc1, nn.ReLU() => model.fc1, nn.ReLU(), nn.Dropout()",
