@@ -95,13 +95,14 @@ def test_modes_and_what_is_frozen_are_kept_and_training_goes_on_as_uncut():
         modes = {name: module.training for name, module in model.named_modules()}
         return modes, {name: p.requires_grad for name, p in model.named_parameters()}
 
+    as_given, at_rest = state(model), copy.deepcopy(model).eval()  # the ranks share both
+
     def program(group):
-        cut = cut_inside(model, group)
-        assert state(cut) == state(model)
-        return cut_inside(model.eval(), group)(tokens)
+        assert state(cut_inside(model, group)) == as_given
+        return cut_inside(at_rest, group)(tokens)
 
     logits = torch.cat(ranks_in_threads(program, 2), dim=-1)
-    torch.testing.assert_close(logits, model(tokens), rtol=0, atol=1e-10)
+    torch.testing.assert_close(logits, at_rest(tokens), rtol=0, atol=1e-10)
 
 
 OPTIMIZERS = {
