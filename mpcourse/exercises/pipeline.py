@@ -343,7 +343,6 @@ HANDED_ON = (
     "`features` carries what A's forward returns, `gradients` what B's backward returns; a queue "
     "hands out what was put in first, the oldest. Both devices number the pieces from 0."
 )
-LONG_S = 1.0  # a shorter wait may end before the other program has put anything
 NUMBER_FIRST = "stage.backward takes the piece's number first, then the gradient (on A)."
 SWAPPED = "check_two_queues takes the first device's program first; each has the stub's arguments."
 B_WAITS = (
@@ -354,6 +353,7 @@ B_GETS = (
 )
 A_GETS = "B puts what its backward returns; hand what gradients.get() returns to A's backward."
 BENCH = [Worker("device A of the check"), Worker("device B of the check")]
+AT_ONCE = "A puts each output before it does anything else: B waits for it meanwhile."
 OLDEST = "The first gradient is piece 0's: A's first backward is B0, once `ahead` pieces are kept."
 FEWER = "Pieces are numbered 0 to len(pieces) - 1; there may be fewer of them than `ahead`."
 NEWEST = "min(number, len(pieces)) - 1"
@@ -370,12 +370,12 @@ class Post(queue.Queue):
 
     def __init__(self, world: SimpleNamespace) -> None:
         super().__init__()
-        self.world = world
+        self.world, self.puts = world, 0
         self.not_full = self.not_empty = world.changed  # which put() notifies
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Wait for an item; raise `Stuck` where nobody is left to send one."""
-        if not block or (timeout is not None and timeout < LONG_S):
+        if not block or timeout is not None:
             raise NotYet(NO_WAIT)
         world = self.world
         with world.changed:
@@ -389,6 +389,10 @@ class Post(queue.Queue):
             world.awaited.remove(self)
             return super().get()
 
+    def _put(self, item: Any) -> None:
+        self.puts += 1
+        super()._put(item)
+
     def empty(self) -> bool:
         """Whoever looks first depends on how fast the other one is."""
         raise NotYet(NO_WAIT)
@@ -399,12 +403,14 @@ class Post(queue.Queue):
 class NotingStage:
     """A stage of no layers: it checks what it is handed, and notes in which order."""
 
-    def __init__(self, pieces: Sequence[Tensor], is_first: bool) -> None:
+    def __init__(self, pieces: Sequence[Tensor], is_first: bool, features: Post) -> None:
         self.pieces, self.is_first, self.noted, self.shares = pieces, is_first, [], []
+        self.features, self.late = features, False
         self.kept: dict[int, Tensor] = {}
 
     def forward(self, number: int, value: Any, answer: Any = None, share: float = 1.0) -> Tensor:
         """Features for device B; on B the loss."""
+        self._look_for_late_features()
         self.noted.append(f"F{number}")
         self._refuse_other(f"F{number}", value, self.pieces[number] * (2 - self.is_first))
         self.kept[number] = value
@@ -417,6 +423,7 @@ class NotingStage:
 
     def backward(self, number: int, gradient: Any = None) -> Tensor:
         """On B, the gradient for device A."""
+        self._look_for_late_features()
         if isinstance(number, Tensor):
             raise NotYet(NUMBER_FIRST)
         if self.is_first and number < 0:
@@ -435,6 +442,10 @@ class NotingStage:
         elif gradient is not None:
             raise NotYet("B's output is a loss: its backward takes no gradient.")
         return sent
+
+    def _look_for_late_features(self) -> None:
+        made = sum(did.startswith("F") for did in self.noted)
+        self.late |= self.is_first and self.features.puts < made
 
     @staticmethod
     def _refuse_other(what: str, value: Any, due: Tensor) -> None:
@@ -461,7 +472,7 @@ def on_two_devices(programs: Any, rows: int, size: int, ahead: int) -> dict:
     queues = Post(world), Post(world)
     pieces = torch.arange(1.0, 2 * rows + 1).reshape(rows, 2).split(size)
     answers = (torch.arange(rows) ** 2).split(size)
-    a, b = NotingStage(pieces, is_first=True), NotingStage(pieces, is_first=False)
+    a, b = (NotingStage(pieces, is_first, queues[0]) for is_first in (True, False))
     first = BENCH[0].submit(carry_out, programs[0], a, pieces, *queues, ahead)
     second = BENCH[1].submit(carry_out, programs[1], b, answers, *queues)
     results, errors = zip(*collect([first, second]), strict=True)
@@ -486,6 +497,8 @@ def on_two_devices(programs: Any, rows: int, size: int, ahead: int) -> dict:
         line = "; ".join(f"{name}: {order or 'nothing'}" for name, order in did.items())
         why = "Each get() needs a put() of the other: is one missing, or does a loop not end?"
         raise NotYet(f"It waits for ever. Done so far: {line}.", why)
+    if a.late:
+        raise NotYet(AT_ONCE)
     left = {"items left in the queues": sum(len(post.queue) for post in queues)}
     return {**did, "shares": b.shares, "loss": one_number(results[1]), **left}
 
@@ -559,7 +572,17 @@ check_two_queues = Exercise(
             DO + "ahead = len(pieces)",
             *B_LAST,
         ),
-        NO_WAIT: ["gradients.get() => gradients.get(timeout=0.01)", ".get( => .get_nowait("],
+        NO_WAIT: [
+            *(f"gradients.get() => gradients.get(timeout={wait})" for wait in (0.01, 5)),
+            ".get( => .get_nowait(",
+        ],
+        AT_ONCE: (
+            DO + "late = []",
+            "features.put(stage.forward(number, pieces[number])) => "
+            "late.append(stage.forward(number, pieces[number]))\n"
+            "                if len(late) == ahead or number == len(pieces) - 1:\n"
+            "                    while late: features.put(late.pop(0))",
+        ),
         "One backward makes room for one forward: do not empty the pipeline in between.": (
             "if number >= ahead => turn = range(number - ahead, min(number, len(pieces)))\n"
             "            for old in turn if number and number % ahead == 0 else ()",

@@ -14,7 +14,6 @@ HEIGHT = 190  # of the curve's field
 WORDS = {
     "predicted": "pipeline, predicted (simulated)",
     "measured": "pipeline (measured here)",
-    "alone": "one device, same micro-batches (measured here)",
     "whole": "one device, whole batch (measured here)",
 }
 PREDICTED = {"colour": svg.COLOURS[0]}
@@ -23,10 +22,7 @@ LEVELS = [  # of one height for all sizes: the whole batch first
     {"colour": svg.COLOURS[3], "width": 1.5, "dashes": "2 3"},
     {"colour": svg.COLOURS[5], "width": 1.5, "dashes": "12 3 2 3"},
 ]
-MARKS = {
-    "measured": {"shape": "square", "colour": svg.COLOURS[1]},
-    "alone": {"shape": "triangle", "colour": svg.COLOURS[2]},
-}
+MEASURED = {"shape": "square", "colour": svg.COLOURS[1]}
 
 
 @dataclass(frozen=True)
@@ -36,24 +32,20 @@ class SplitCurve:
     Attributes:
         predicted: Simulated steps of the pipeline, one or more sizes.
         measured: Measured steps of the pipeline, for some of these sizes.
-        alone: Measured steps of one device with the same micro-batches.
         whole_s: Measured step of one device with the whole batch.
         others: Measured steps of other ways without a split size, by name: two at most.
     """
 
     predicted: Mapping[int, float]
     measured: Mapping[int, float] = field(default_factory=dict)
-    alone: Mapping[int, float] = field(default_factory=dict)
     whole_s: float | None = None
     others: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.predicted:
             raise ValueError("predicted is empty; a curve needs at least one split size")
-        for name in ("measured", "alone"):
-            extra = sorted(set(getattr(self, name)) - set(self.predicted))
-            if extra:
-                raise ValueError(f"{name} has sizes without a prediction: {extra}")
+        if extra := sorted(set(self.measured) - set(self.predicted)):
+            raise ValueError(f"measured has sizes without a prediction: {extra}")
 
 
 def split_curve_picture(curve: SplitCurve) -> svg.Picture:
@@ -100,8 +92,9 @@ def split_picture(
 
 def _curve(curve: SplitCurve, top: float, chosen: int | None) -> tuple[list[str], list[str], float]:
     """The shapes of the curve below `top`, what it says in words, and where it ends."""
-    drawn = {name: getattr(curve, name) for name in ("predicted", "measured", "alone")}
-    drawn = {name: values for name, values in drawn.items() if values}
+    drawn = {"predicted": curve.predicted} | (
+        {"measured": curve.measured} if curve.measured else {}
+    )
     spoken = [
         f"{WORDS[name]}: " + ", ".join(f"{n}: {_ms(values[n])}" for n in sorted(values))
         for name, values in drawn.items()
@@ -110,7 +103,7 @@ def _curve(curve: SplitCurve, top: float, chosen: int | None) -> tuple[list[str]
     flat |= {f"{name} (measured here)": seconds for name, seconds in curve.others.items()}
     looks = dict(zip(flat, LEVELS[curve.whole_s is None :], strict=False))
     spoken += [f"{words}: {_ms(seconds)}" for words, seconds in flat.items()]
-    keys = {WORDS[name]: MARKS.get(name, PREDICTED) for name in drawn} | looks
+    keys = dict(zip(map(WORDS.get, drawn), (PREDICTED, MEASURED), strict=False)) | looks
     times = [seconds for values in drawn.values() for seconds in values.values()]
     highest = 1.05 * max([*times, *flat.values()]) or 1.0
     foot = top + 18 * len(keys) + 12 + HEIGHT
@@ -136,10 +129,9 @@ def _curve(curve: SplitCurve, top: float, chosen: int | None) -> tuple[list[str]
         y = at(sizes[0], flat[words])[1]
         shapes.append(svg.polyline([(LEFT, y), (right, y)], **look))
     shapes.append(svg.polyline([at(n, curve.predicted[n]) for n in sizes], **PREDICTED))
-    for name in ("alone", "measured"):
-        for size, seconds in drawn.get(name, {}).items():
-            hint = f"{WORDS[name]}, split size {size}: {_ms(seconds)}"
-            shapes.append(svg.mark(*at(size, seconds), hint=hint, **MARKS[name]))
+    for size, seconds in curve.measured.items():
+        hint = f"{WORDS['measured']}, split size {size}: {_ms(seconds)}"
+        shapes.append(svg.mark(*at(size, seconds), hint=hint, **MEASURED))
     if chosen is not None:
         x, y = at(chosen, curve.predicted[chosen])
         hint = f"split size {chosen}: predicted {_ms(curve.predicted[chosen])}"
@@ -161,8 +153,8 @@ def _key(look: dict, x: float, y: float) -> str:
 
 def _numbered(curve: SplitCurve) -> list[int]:
     """The measured sizes; where nothing is measured, each about twice the one before."""
-    if curve.measured or curve.alone:
-        return sorted({*curve.measured, *curve.alone})
+    if curve.measured:
+        return sorted(curve.measured)
     chosen: list[int] = []
     for size in sorted(curve.predicted):
         if not chosen or size >= 2 * chosen[-1]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +25,7 @@ def windows(tokens: Tensor, context: int, starts: Tensor) -> tuple[Tensor, Tenso
 
 def train_decoder(
     step: Callable[[Tensor, Tensor], Tensor],
-    parameters: list[nn.Parameter] | list[dict[str, Any]],
+    parameters: list[nn.Parameter],
     tokens: Tensor,
     *,
     steps: int,
@@ -40,8 +39,7 @@ def train_decoder(
     Args:
         step: Forward and backward of inputs and targets, (batch_size, context); returns the loss.
             `Pipeline.step` with its loss function is one.
-        parameters: What is trained; or groups, as an optimizer takes them, in which `factor`
-            multiplies the rate.
+        parameters: What is trained.
         tokens: The text.
         steps: How many.
         context: Tokens in a row.
@@ -61,9 +59,8 @@ def train_decoder(
     losses = []
     for index in range(steps):
         fall = 0.5 + 0.5 * math.cos(math.pi * index / steps)
-        for group in optimizer.param_groups:
-            now = rate * min(1.0, (index + 1) / WARM_UP) * fall
-            group["lr"] = now * group.get("factor", 1.0)
+        [group] = optimizer.param_groups
+        group["lr"] = rate * min(1.0, (index + 1) / WARM_UP) * fall
         starts = torch.randint(len(tokens) - context, (batch_size,), generator=generator)
         optimizer.zero_grad()
         losses.append(step(*windows(tokens, context, starts)).item())

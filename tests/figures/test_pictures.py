@@ -42,7 +42,7 @@ ON_CORES = (pipeline(2)[0], ["CPU core 0", "CPU core 1"])
 NOTHING = (Timeline((), 2), ["A", "B"])
 BLINKS = (Timeline((Event(0, "x", 0.0, 0.0),), 1), ["A"])
 CURVES = [
-    SplitCurve({1: 0.8, 4: 0.45, 8: 0.6}, {1: 0.9, 4: 0.44}, {1: 1.0, 8: 0.55}, 0.55),
+    SplitCurve({1: 0.8, 4: 0.45, 8: 0.6}, {1: 0.9, 4: 0.44}, 0.55),
     SplitCurve({4: 0.1}),
     SplitCurve({4: 0.0}),
     SplitCurve({4: 3.0, 240: 9.0}, {4: 20.0}),

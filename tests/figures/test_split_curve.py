@@ -11,8 +11,7 @@ from mpcourse.schedules.timeline import Timeline
 
 PREDICTED = {1: 0.8, 2: 0.5, 3: 0.4, 4: 0.45, 8: 0.6}
 MEASURED = {1: 0.9, 4: 0.44}
-ALONE = {1: 1.0, 4: 0.7, 8: 0.55}
-FULL = SplitCurve(PREDICTED, MEASURED, ALONE, 0.55)
+FULL = SplitCurve(PREDICTED, MEASURED, 0.55)
 LINES = StageLines((Line(0.01, 0.02),) * 2, (Line(0.02, 0.03),) * 2)
 NAMES = ["device A", "device B"]
 
@@ -39,20 +38,18 @@ def test_the_predicted_line_is_as_high_as_its_times_over_the_logarithms_of_its_s
 def test_every_measured_size_has_a_mark_with_its_time():
     shown = curve().hints
     assert "pipeline (measured here), split size 4: 440 ms" in shown
-    assert "one device, same micro-batches (measured here), split size 8: 550 ms" in shown
-    assert sum("split size" in hint for hint in shown) == len(MEASURED) + len(ALONE)
+    assert sum("split size" in hint for hint in shown) == len(MEASURED)
 
 
 def test_the_legend_names_what_is_there_and_where_it_comes_from():
     everything = [
         "pipeline, predicted (simulated)",
         "pipeline (measured here)",
-        "one device, same micro-batches (measured here)",
         "one device, whole batch (measured here)",
     ]
-    assert curve().words[:4] == everything
+    assert curve().words[:3] == everything
     others = SplitCurve(PREDICTED, whole_s=0.5, others={"two copies": 0.3})
-    assert curve(others).words[:3] == [everything[0], everything[3], "two copies (measured here)"]
+    assert curve(others).words[:3] == [everything[0], everything[2], "two copies (measured here)"]
     assert curve(others).description.endswith("; two copies (measured here): 300 ms")
     alone = curve(SplitCurve(PREDICTED)).words
     assert alone[0] == everything[0]
@@ -63,7 +60,6 @@ def test_the_curve_says_it_all_in_words():
     assert curve().description == (
         "pipeline, predicted (simulated): 1: 800 ms, 2: 500 ms, 3: 400 ms, 4: 450 ms, 8: 600 ms; "
         "pipeline (measured here): 1: 900 ms, 4: 440 ms; "
-        "one device, same micro-batches (measured here): 1: 1000 ms, 4: 700 ms, 8: 550 ms; "
         "one device, whole batch (measured here): 550 ms"
     )
 
@@ -95,7 +91,6 @@ def test_the_chosen_size_has_a_ring_on_the_line():
     [
         (({},), "predicted is empty"),
         (({1: 1.0}, {2: 1.0}), r"measured has sizes without a prediction: \[2\]"),
-        (({1: 1.0}, {1: 1.0}, {3: 1.0}), r"alone has sizes without a prediction: \[3\]"),
     ],
 )
 def test_a_curve_without_predictions_is_refused(given: tuple, message: str):
