@@ -32,7 +32,6 @@ from mpcourse.transformer.parallel_experts import (
     Exchange,
     ParallelMixture,
     average_gradients,
-    spread_experts,
 )
 from mpcourse.transformer.parallel_layers import (
     ColumnParallelLinear,

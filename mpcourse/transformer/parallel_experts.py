@@ -79,17 +79,6 @@ class ParallelMixture(Mixture):
         return Exchange.apply(done[order.argsort()], receive, send, self.group)
 
 
-def spread_experts(model: nn.Module, group: ProcessGroup | None = None) -> nn.Module:
-    """A copy of a model, the same on all ranks, whose mixtures keep this rank's experts."""
-    if isinstance(model, Mixture):
-        return ParallelMixture.of(model, group)
-    part = copy.deepcopy(model)
-    for name, module in model.named_modules():
-        if isinstance(module, Mixture):
-            part.set_submodule(name, ParallelMixture.of(module, group))
-    return part
-
-
 @torch.no_grad()
 def average_gradients(
     model: nn.Module, group: ProcessGroup | None = None, copies: ProcessGroup | None = None
@@ -100,7 +89,7 @@ def average_gradients(
     number of ranks, and not sent. All others are averaged, in one message. Copies take one more.
 
     Args:
-        model: From `spread_experts`.
+        model: A `ParallelMixture`, or a model that has some.
         group: The ranks that the experts are spread over; None is all.
         copies: The ranks that hold the same experts, one each group: there all are averaged.
     """

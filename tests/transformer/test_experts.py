@@ -1,5 +1,7 @@
 """A mixture is the sum that it says, and spread over ranks it is the same mixture."""
 
+import copy
+
 import pytest
 import torch
 from cut_decoders import Place, check_gradients, gradients_as_weights
@@ -15,12 +17,20 @@ from mpcourse.transformer import (
     ParallelMixture,
     average_gradients,
     balance_loss,
-    spread_experts,
     with_experts,
     within_capacity,
 )
 
 WIDTH, EXPERTS = 5, 6
+
+
+def spread(model: nn.Module, group) -> nn.Module:
+    """A copy of a model whose mixtures keep this rank's experts."""
+    part = copy.deepcopy(model)
+    for name, module in model.named_modules():
+        if isinstance(module, Mixture):
+            part.set_submodule(name, ParallelMixture.of(module, group))
+    return part
 
 
 def random_mixture(**options) -> Mixture:
@@ -134,14 +144,14 @@ def test_a_decoder_on_a_mesh_of_experts_and_copies_steps_as_in_one_process():
         loads.append([block.mlp.load.tolist() for block in whole.blocks])
 
     def program(copies, group):
-        part = spread_experts(whole, group)
+        part = spread(whole, group)
         place = 2 * copies.rank() + group.rank()
         (loss_of(part, slice(place, place + 1)) + balance(part)).backward()
         with Counted() as counted:
             average_gradients(part, group, copies)
         assert len(counted.messages) == 2  # among the ranks with other experts, among the copies
         assert [block.mlp.load.tolist() for block in part.blocks] == loads[copies.rank()]
-        expected = spread_experts(gradients_as_weights(whole), group)
+        expected = spread(gradients_as_weights(whole), group)
         check_gradients(part, expected)
         return sum(p.numel() for p in part.parameters())
 
@@ -202,7 +212,7 @@ def test_what_cannot_be_right_is_refused_before_a_message_is_sent():
         "capacity is 0.0; it has to be more than 0": lambda: Mixture(4, 4, 2, capacity=0.0),
         r"5 numbers here; got the shape \(2, 4\)": lambda: mixture(narrow),
         "tokens have 5 numbers here": lambda: part(narrow),
-        "4 ranks do not divide 6 experts": lambda: spread_experts(mixture, Place(0, 4)),
+        "4 ranks do not divide 6 experts": lambda: ParallelMixture.of(mixture, Place(0, 4)),
         "only a plain Mixture": lambda: ParallelMixture.of(nn.Linear(4, 4), Place(0, 2)),
     }
     for words, wrong in refused.items():
