@@ -4,11 +4,11 @@ A fact is a pair of numbers below `count`, and the label that was drawn for it, 
 can be found out from other facts: a net has to hold each in its parameters. A pair's embeddings are
 added up; an MLP or a mixture of eight works on the sum, and a linear layer names the label.
 
-`data/facts.csv`: the mixture, the same with a router that stays as it was drawn, and the dense net
-of about the same time a step, this one also with four times the steps. Rates fall to 0 along a
-line. Each net has each of its rates with the first seed, and the best of them with two more seeds.
-`loss_1` is the mean over the first twelfth of `steps`, and so on; `known` is the share of all facts
-that are right at the end.
+`data/facts.csv`: the mixture, the same with a router that stays as it was drawn, and dense nets of
+three widths, with as many steps as take about the same time. Rates fall to 0 along a line. Each net
+has each rate with the first seed, and the best of them with two more seeds. `loss_1` is the mean
+over the first twelfth of `steps`, and so on; `known` is the share of all facts that are right at
+the end.
 """
 
 import functools
@@ -30,7 +30,6 @@ COUNT = 192  # of the numbers that make the pairs
 RATES = (0.006, 0.012, 0.024)  # where they start to fall
 SEEDS = range(3)
 STEPS, DRY, POINTS = 600, 12, 12  # points: means of the loss along a training
-LONGER = 4  # times the steps
 
 
 @dataclass(frozen=True)
@@ -40,16 +39,16 @@ class Net:
     hidden: int
     experts: int = 1  # one: a dense MLP
     learns: bool = True  # the router
-    times: int = 1  # as many steps
-    rates: tuple[float, ...] = RATES
+    share: float = 1.0  # of the steps: a wider net's take longer
 
 
-MIXTURE, DENSE = "mixture", "dense, same time"
+MIXTURE, DENSE = "mixture", "dense, hidden size 512"
 NETS = {
     MIXTURE: Net(256, 8),
     f"{MIXTURE}, frozen router": Net(256, 8, learns=False),
     DENSE: Net(512),
-    f"{DENSE}, {LONGER} times the steps": Net(512, times=LONGER, rates=RATES[1:2]),
+    "dense, hidden size 1024": Net(1024, share=0.56),
+    "dense, hidden size 2048": Net(2048, share=0.3),
 }
 
 
@@ -94,10 +93,15 @@ def prepared(
     return model, (pairs, labels), step
 
 
+def steps_of(net: Net, steps: int) -> int:
+    """The net's share of the steps, as many for each point."""
+    return POINTS * max(1, round(net.share * steps / POINTS))
+
+
 @functools.cache
 def train_one(net: Net, seed: int, rate: float, place: object, steps: int) -> list[float]:
     """The means of the loss along a training, and the share of facts that is known then."""
-    steps *= net.times
+    steps = steps_of(net, steps)
     model, (pairs, labels), step = prepared(net, seed, rate, place, steps)
     each = steps // POINTS
     losses = [round(sum(step() for _ in range(each)) / each, 4) for _ in range(POINTS)]
@@ -108,7 +112,7 @@ def train_one(net: Net, seed: int, rate: float, place: object, steps: int) -> li
 
 def best_rate(net: Net, place: object, steps: int) -> float:
     """By the last mean of the loss, with the first seed."""
-    return min(net.rates, key=lambda rate: train_one(net, SEEDS[0], rate, place, steps)[-2])
+    return min(RATES, key=lambda rate: train_one(net, SEEDS[0], rate, place, steps)[-2])
 
 
 def compare(data: Data, seed: int, steps: int) -> list[Row]:
@@ -116,9 +120,9 @@ def compare(data: Data, seed: int, steps: int) -> list[Row]:
     rows: list[Row] = []
     for name, net in NETS.items():
         best = best_rate(net, data.place, steps)
-        for rate in net.rates if seed == SEEDS[0] else [best]:
+        for rate in RATES if seed == SEEDS[0] else [best]:
             row = {"net": name, "seed": seed, "rate": rate}
-            row |= {"best": rate == best, "steps": net.times * steps}
+            row |= {"best": rate == best, "steps": steps_of(net, steps)}
             *losses, known = train_one(net, seed, rate, data.place, steps)
             row |= {f"loss_{twelfth}": loss for twelfth, loss in enumerate(losses, 1)}
             rows.append(row | {"known": known})
