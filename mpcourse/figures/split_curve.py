@@ -16,13 +16,15 @@ WORDS = {
     "measured": "pipeline (measured here)",
     "whole": "one device, whole batch (measured here)",
 }
-PREDICTED = {"colour": svg.COLOURS[0]}
+LOOKS = {
+    "predicted": {"colour": svg.COLOURS[0]},
+    "measured": {"shape": "square", "colour": svg.COLOURS[1]},
+}
 LEVELS = [  # of one height for all sizes: the whole batch first
     {"colour": "#333333", "width": 1.5, "dashes": "7 4"},
     {"colour": svg.COLOURS[3], "width": 1.5, "dashes": "2 3"},
     {"colour": svg.COLOURS[5], "width": 1.5, "dashes": "12 3 2 3"},
 ]
-MEASURED = {"shape": "square", "colour": svg.COLOURS[1]}
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,7 @@ def split_picture(
 
 def _curve(curve: SplitCurve, top: float, chosen: int | None) -> tuple[list[str], list[str], float]:
     """The shapes of the curve below `top`, what it says in words, and where it ends."""
-    drawn = {"predicted": curve.predicted} | (
-        {"measured": curve.measured} if curve.measured else {}
-    )
+    drawn = {name: times for name in LOOKS if (times := getattr(curve, name))}
     spoken = [
         f"{WORDS[name]}: " + ", ".join(f"{n}: {_ms(values[n])}" for n in sorted(values))
         for name, values in drawn.items()
@@ -103,7 +103,7 @@ def _curve(curve: SplitCurve, top: float, chosen: int | None) -> tuple[list[str]
     flat |= {f"{name} (measured here)": seconds for name, seconds in curve.others.items()}
     looks = dict(zip(flat, LEVELS[curve.whole_s is None :], strict=False))
     spoken += [f"{words}: {_ms(seconds)}" for words, seconds in flat.items()]
-    keys = dict(zip(map(WORDS.get, drawn), (PREDICTED, MEASURED), strict=False)) | looks
+    keys = {WORDS[name]: LOOKS[name] for name in drawn} | looks
     times = [seconds for values in drawn.values() for seconds in values.values()]
     highest = 1.05 * max([*times, *flat.values()]) or 1.0
     foot = top + 18 * len(keys) + 12 + HEIGHT
@@ -128,10 +128,10 @@ def _curve(curve: SplitCurve, top: float, chosen: int | None) -> tuple[list[str]
     for words, look in looks.items():
         y = at(sizes[0], flat[words])[1]
         shapes.append(svg.polyline([(LEFT, y), (right, y)], **look))
-    shapes.append(svg.polyline([at(n, curve.predicted[n]) for n in sizes], **PREDICTED))
+    shapes.append(svg.polyline([at(n, curve.predicted[n]) for n in sizes], **LOOKS["predicted"]))
     for size, seconds in curve.measured.items():
         hint = f"{WORDS['measured']}, split size {size}: {_ms(seconds)}"
-        shapes.append(svg.mark(*at(size, seconds), hint=hint, **MEASURED))
+        shapes.append(svg.mark(*at(size, seconds), hint=hint, **LOOKS["measured"]))
     if chosen is not None:
         x, y = at(chosen, curve.predicted[chosen])
         hint = f"split size {chosen}: predicted {_ms(curve.predicted[chosen])}"
